@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.agents import Machine, PersistentAgent
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
@@ -26,6 +28,8 @@ from holdfast.engine.projection.follower import RowFollower
 from holdfast.engine.row_format import Line
 from holdfast.maintenance.doctor.result import CheckLevel
 from holdfast.maintenance.doctor.store_checks import readable_rows
+from holdfast.maintenance.erasure.audit_rows import AuditRewriter
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.store.store import Store
 from tests.engine.lines import Clock
 from tests.engine.pruned import dropping_ids, prune
@@ -264,3 +268,81 @@ def test_metrics_say_how_far_rows_are_behind(by_hand: None) -> None:
     assert before["readable_rows_lag_seconds"] > 0
     write(store)
     assert set(samples().values()) == {0}
+
+
+# Transitions of agents ----------------------------------------------------------------------------------------------
+
+
+class Baker(PersistentAgent, name="follower-test-baker"):
+    loaves: int = 0
+
+    machine = Machine("idle", "kneading", "baking")
+    machine.add("knead", "idle", "kneading", action="mix")
+    machine.add("bake", "kneading", "idle", via="baking", guard="is_hot")
+
+    def mix(self, count: int) -> None:
+        self.loaves += 10 // count
+
+    def is_hot(self, degrees: int) -> bool:
+        return degrees >= 220
+
+
+def bake(store: Store, id: str) -> None:
+    baker = Baker().attach(store, id)
+    baker.start()
+    for trigger, data in (("knead", 5), ("bake", 180), ("bake", 230), ("knead", 0)):
+        with suppress(Exception):
+            baker.transition(trigger, data)
+    baker.stop()
+
+
+def transitions_of(on: Backend) -> list[tuple[Any, ...]]:
+    rows = rows_of(on)["state_transitions"].values()
+    names = ("agent", "from_state", "trigger", "to_state", "success", "error", "data")
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+@pytest.mark.parametrize("project", [True, "follow"])
+def test_transitions_of_agents_are_rows(project: bool | Literal["follow"], by_hand: None) -> None:
+    on = MemoryBackend()
+    store = showing(on, project=project)
+    bake(store, "a/b")
+    if project == "follow":
+        assert not transitions_of(on)
+        write(store)
+    found = transitions_of(on)
+    assert [(*each[:5], each[6]) for each in found] == [
+        ("a/b", "idle", "knead", "kneading", True, 5),
+        ("a/b", "kneading", "bake", "idle", False, 180),
+        ("a/b", "kneading", "bake", "idle", True, 230),
+        ("a/b", "idle", "knead", "kneading", False, 0),
+    ]
+    assert [bool(each[5]) for each in found] == [False, True, False, True]
+    assert "ZeroDivisionError" in found[3][5]
+    check_rows(on)
+    assert store.maintenance.verify(level="decode").findings == []
+    store.agents.delete("a/b")
+    assert not transitions_of(on)
+
+
+def test_erasure_takes_the_data_of_transitions(by_hand: None) -> None:
+    """Of what is written, and of what is about to be."""
+    for written in (True, False):
+        on = MemoryBackend()
+        store = showing(on, project="follow")
+        bake(store, "desk")
+        if written:
+            write(store)
+            assert "ZeroDivisionError" in str(transitions_of(on))
+        _erase_details(store)
+        write(store)
+        assert len(transitions_of(on)) == 4  # the rows stay, without details
+        assert "ZeroDivisionError" not in str(rows_of(on)["state_transitions"])
+        check_rows(on)
+
+
+def _erase_details(store: Store) -> None:
+    """As an erasure does with the events of agents."""
+    engine = store._engine
+    rewriter = AuditRewriter(engine, ErasureLedger(engine, ""), lambda row, packed: (row, b""))
+    assert run(rewriter.run("", "test")) >= 4

@@ -260,15 +260,37 @@ TRANSITIONS = Table(
 METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False)
 """The entries of each checkpoint's metadata."""
 
-READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
+STATE_TRANSITIONS = Table(
+    "state_transitions",
+    {**_THREAD, "checkpoint": str, "number": int},
+    {
+        "agent": str,
+        "from_state": str,
+        "to_state": str,
+        "trigger": str,
+        "time": str,
+        "success": JsonText,
+        "error": str,
+        "data": JsonText,
+        "actor": str,
+        "seconds": JsonText,
+    },
+    in_feed=False,
+)
+"""The transitions of agents, by the checkpoint that recorded each: also those that failed or were refused."""
+
+READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA, STATE_TRANSITIONS)
 """The tables of readable rows."""
+
+BY_CHECKPOINT = (TRANSITIONS, METADATA, STATE_TRANSITIONS)
+"""Those of them with rows about each checkpoint, whose id follows the thread in their key."""
 
 BEHIND = Table("behind", {**_THREAD, "checkpoint": str}, {"time": int}, in_feed=False, embedded=True)
 """The checkpoints that readable rows do not have yet, and when each was saved."""
 
 TABLES = (
-    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE),
-    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS, BEHIND),
+    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE[:5]),
+    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS, BEHIND, STATE_TRANSITIONS),
 )
 """All tables. New ones come last: some stores number them."""
 

@@ -30,6 +30,7 @@ from holdfast.backends.tables import (
     EVENTS,
     LINES,
     METADATA,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TABLES,
@@ -39,7 +40,7 @@ from holdfast.backends.tables import (
 )
 from holdfast.errors import ConfigError
 
-VERSION = 2
+VERSION = 3
 """The layout. Goes up when older versions of Holdfast cannot use the store."""
 
 OLDEST_WIRE = 13
@@ -48,11 +49,12 @@ OLDEST_WIRE = 13
 DURABLE = WriteConcern(w="majority", j=True)
 
 _READABLE_INDEXES: Mapping[Table, Mapping[str, tuple[str, ...]]] = {
-    AGENT_STATES: {"thread": ("tenant", "thread")},
+    AGENT_STATES: {"thread": ("tenant", "thread"), "time": ("tenant", "time")},
     STATE_VALUES: {"thread": ("tenant", "thread", "channel"), "channel": ("tenant", "channel")},
     CONVERSATIONS: {"thread": ("tenant", "thread", "position")},
     TRANSITIONS: {"thread": ("tenant", "thread", "time")},
     METADATA: {"thread": ("tenant", "thread", "checkpoint"), "key": ("tenant", "key")},
+    STATE_TRANSITIONS: {"agent": ("tenant", "agent", "time"), "success": ("tenant", "success", "time")},
 }
 """The indexes for people: by thread, in the order of a conversation, and by what is searched for in all threads."""
 

@@ -22,6 +22,7 @@ from holdfast.backends.tables import (
     QUARANTINE,
     READABLE,
     REFS,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TABLES,
@@ -73,6 +74,7 @@ _COMMENTS: dict[Table, str] = {
     STATE_VALUES: "The channels of the latest state of each thread, as JSON",
     CONVERSATIONS: "The messages in the latest state of each thread, one row each",
     TRANSITIONS: "What each checkpoint changed, and which one it follows",
+    STATE_TRANSITIONS: "The transitions of agents, also those that failed or were refused",
     METADATA: "The metadata of each checkpoint, one row per entry",
 }
 
@@ -99,6 +101,9 @@ _COLUMN_COMMENTS = {
     "conversations.position": "The place of the message in its channel, from 0",
     "conversations.checkpoint": "The checkpoint that added the message",
     "conversations.time": "When that was: text in UTC that sorts; cast it to timestamptz",
+    "state_transitions.thread": "The name of the line of the agent; agent has its id",
+    "state_transitions.success": "true or false; a transition that failed or was refused has an error",
+    "state_transitions.time": "When it was tried: text in UTC that sorts; cast it to timestamptz",
     "transitions.changed": "The names of the channels that the checkpoint changed",
     "transitions.time": "When it was saved: text in UTC that sorts; cast it to timestamptz",
 }

@@ -20,8 +20,11 @@ from holdfast.backends.tables import (
     AGENT_STATES,
     BEHIND,
     BRANCHES,
+    BY_CHECKPOINT,
     CONVERSATIONS,
+    EVENTS,
     METADATA,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TRANSITIONS,
@@ -66,7 +69,9 @@ from holdfast.engine.projection.rows import (
     edit_pieces,
     entries_of,
     first_step,
+    has_transitions,
     operations_by_channel,
+    transition_columns,
 )
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import StateLoader
@@ -136,6 +141,7 @@ class Projector:
             await self._rename(rows, thread, named, {each.point.id for each in new_steps})
         for each in new_steps:
             self._describe(rows, named, each.point, each.step, None if each.parent is None else each.parent.id)
+        await self._transitions(rows, new_steps)
         rows.after = named._replace(version=new_steps[-1].info.version)
         if at_head and latest.point.id >= thread.checkpoint:
             if follows:
@@ -185,6 +191,7 @@ class Projector:
         rows = RowChanges(line, [Expect(AGENT_STATES, tuple(line), thread.row), *clear_state(line)])
         for each in new_steps:
             self._describe(rows, thread, each.point, each.step, None if each.parent is None else each.parent.id)
+        await self._transitions(rows, new_steps)
         return rows
 
     async def _fill(self, rows: RowChanges, thread: ProjectedThread, point: StepRef | None) -> bool:
@@ -201,6 +208,7 @@ class Projector:
             step = open_step(line, stored[0], self._context.max_bytes)
             parent = await self._parent(line, step, {})
             self._describe(rows, thread, point, step, None if parent is None else parent.id)
+            await self._stored_transitions(rows, point.id, point.id)
             point = parent
         return False
 
@@ -227,6 +235,30 @@ class Projector:
             rows.changes.append(Delete(METADATA, (*rows.line, point.id)))
         for key, text in entries_of(step.header) if step is not None else ():
             rows.put(METADATA, (point.id, key), text)
+
+    async def _transitions(self, rows: RowChanges, new_steps: Sequence[ProjectedStep]) -> None:
+        """Write the transitions that steps recorded."""
+        if not has_transitions(rows.line):
+            return
+        if self.follower is not None:  # their events are stored, and may have been redacted since
+            ids = [each.point.id for each in new_steps]
+            await self._stored_transitions(rows, min(ids), max(ids))
+            return
+        for each in new_steps:
+            self._put_transitions(rows, each.events)
+
+    async def _stored_transitions(self, rows: RowChanges, first: str, last: str) -> None:
+        """Write the transitions of the steps from an id to another one."""
+        if has_transitions(rows.line):
+            scan = Scan(EVENTS, tuple(rows.line), (first,), (last + "\0",))
+            (events,) = await read_despite_damage(self._backend, [scan])
+            self._put_transitions(rows, events)
+
+    def _put_transitions(self, rows: RowChanges, events: Sequence[Row]) -> None:
+        for event in events:
+            columns = transition_columns(rows.line, event, self._context.max_bytes)
+            if columns is not None:
+                rows.put(STATE_TRANSITIONS, event.key[2:], *columns)
 
     def _head(
         self,
@@ -553,6 +585,9 @@ class Projector:
                     parent = await self._parent(line, step, positions)
                 rows.changes.append(Delete(METADATA, (*line, point.id)))
                 self._describe(rows, thread, point._replace(revision=0), step, None if parent is None else parent.id)
+            if page:
+                rows.changes += (Delete(STATE_TRANSITIONS, (*line, id)) for id in page if has_transitions(line))
+                await self._stored_transitions(rows, min(page), max(page))
             if await self._backend.apply([unchanged, *rows.changes]) is not None:
                 return False
             ids |= page.keys()
@@ -575,7 +610,7 @@ class Projector:
                 return False
         else:
             await self._show_stored(rows, info, thread, head[0])
-        rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in (TRANSITIONS, METADATA))
+        rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in BY_CHECKPOINT)
         rows.changes += (Delete(BEHIND, row.key) for row in marks)
         if await self._backend.apply([unchanged, *rows.changes]) is not None:
             return False
