@@ -41,7 +41,7 @@ def documents() -> Iterator[Documents]:
     for tenant in ("", "other"):
         with holdfast.open(url, tenant=tenant) as store:
             for number in range(1, 31):
-                messages = [{"role": "user", "content": f"message {n}"} for n in range(5)]
+                messages = [{"role": ("user", "assistant")[n % 2], "content": f"message {n}"} for n in range(5)]
                 plan = {"todo": [], "done": ["look it up"] if number == 1 else []}
                 state = {"messages": messages, "plan": plan, "other": number}
                 store.thread(f"chat-{number}").put(state, metadata={"tokens": number, "model": "small"})
