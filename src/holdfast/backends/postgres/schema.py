@@ -171,7 +171,7 @@ CONTAINS = "pg_catalog.strpos({}, {}) > 0"
 
 _ORIGIN = CONTAINS.format("metadata", ORIGIN)
 
-# By time, across lines; and what is looked for among many events.
+# By time, across lines; and what is looked for among many events, and transitions of agents.
 _TIME_INDEXES = {
     "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
     "steps_origin": f"steps (tenant, time) WHERE {_ORIGIN}",
@@ -182,6 +182,7 @@ _TIME_INDEXES = {
     "events_failed": f"events (tenant, time) WHERE {FAILED}",
     "refs_stopped": f"refs (tenant, line) WHERE {stopped(CONTAINS)}",
     "events_time": "events (tenant, time, kind)",
+    "state_transitions_agent": "state_transitions (agent, time)",
 }
 
 
