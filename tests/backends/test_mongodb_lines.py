@@ -353,7 +353,7 @@ def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
     assert store.apply(Create(LINES, INFO), Create(WRITES, _write("a"))) is None
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    read, came = committer.read_view, list[Any]()
+    read, came = commit_plan.read_view, list[Any]()
 
     async def slow(*arguments: Any) -> Any:
         view = await read(*arguments)

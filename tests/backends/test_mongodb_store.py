@@ -29,7 +29,7 @@ from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.kit import Driven, case
 from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.mongodb import committer, maintenance
+from holdfast.backends.mongodb import commit_plan, committer, maintenance
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import Part
@@ -322,7 +322,7 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
     line = row_of(LINES, *LINE)
-    recorded = committer.read_view
+    recorded = commit_plan.read_view
     came: list[Any] = []
 
     async def slow(collections: Collections, parts: Sequence[Part]) -> Any:
