@@ -518,7 +518,7 @@ def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
 
 def test_a_store_of_a_newer_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
     _open(url).close()
-    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 3}})
+    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 4}})
     with pytest.raises(ConfigError, match="newer Holdfast"):
         _open(url)
 

@@ -92,7 +92,7 @@ OPERATIONS: dict[str, Callable[[Thread], object]] = {
     "max": lambda thread: thread.max("n", 9),
     "restore": lambda thread: thread.restore("#0"),
     "get": lambda thread: thread.get(),
-    "resolve": lambda thread: thread.find(),
+    "find": lambda thread: thread.find(),
     "info": lambda thread: thread.info(),
     "log": lambda thread: list(thread.log().all()),
     "pending_writes": lambda thread: thread.pending_writes(),

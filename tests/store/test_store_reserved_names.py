@@ -129,7 +129,7 @@ CALLS: dict[str, Call] = {
     "Thread.put": of_thread("put", {"x": 2}),
     "Thread.release": of_thread("release"),
     "Thread.rename_branch": of_thread("rename_branch", "draft", "new"),
-    "Thread.resolve": of_thread("resolve"),
+    "Thread.find": of_thread("find"),
     "Thread.restore": of_thread("restore", "HEAD"),
     "Thread.switch": of_thread("switch", "draft"),
     "Thread.tag": of_thread("tag", "t"),

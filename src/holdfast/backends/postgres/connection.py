@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection
@@ -20,11 +20,21 @@ from psycopg.pq.abc import PGresult
 
 from holdfast.backends.postgres.binary_values import BinaryValue
 
-if TYPE_CHECKING:
-    from holdfast.backends.postgres.standby import Place
-
 Statement: TypeAlias = tuple[str, Sequence[BinaryValue]]
 ResultRows: TypeAlias = list[tuple[Any, ...]]
+
+PLACE: Statement = (
+    "SELECT s.system_identifier, d.oid::bigint, "
+    "CASE WHEN pg_catalog.pg_is_in_recovery() "
+    "THEN (SELECT c.timeline_id FROM pg_catalog.pg_control_checkpoint() c)::bigint "
+    "ELSE ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)"
+    "::bigint END, "
+    "pg_catalog.concat_ws('-', pg_catalog.inet_server_addr(), pg_catalog.inet_server_port(), "
+    "extract(epoch FROM pg_catalog.pg_postmaster_start_time()))"
+    "FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d "
+    "WHERE d.datname = pg_catalog.current_database()",
+    (),
+)
 
 _MAX_PREPARED = 256
 _MAX_SENT_ONCE = 4096
@@ -51,6 +61,15 @@ class ServerInfo(NamedTuple):
     durable: bool
     read_committed: bool
     set_up: bool
+
+
+class Place(NamedTuple):
+    """The data that a server has, and which server it is."""
+
+    system: int
+    database: int
+    timeline: int
+    server: str
 
 
 class PostgresConnection:

@@ -14,11 +14,10 @@ from psycopg import AsyncConnection
 from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
 from holdfast.backends.connection_errors import attempt_seconds
 from holdfast.backends.postgres.binary_values import bind
-from holdfast.backends.postgres.connection import PostgresConnection, ServerInfo
+from holdfast.backends.postgres.connection import PLACE, Place, PostgresConnection, ServerInfo
 from holdfast.backends.postgres.errors import PREPARED_STATES, READ_ONLY_STATE, translate_connect_error
 from holdfast.backends.postgres.options import PostgresOptions
 from holdfast.backends.postgres.schema import OLDEST_SERVER, newest_table
-from holdfast.backends.postgres.standby import PLACE, Place
 from holdfast.errors import ConfigError
 
 _SESSION_SETTINGS = {

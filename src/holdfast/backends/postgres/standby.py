@@ -22,17 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Batch, Get, Query, key_of
+from holdfast.backends.postgres.connection import PostgresConnection, ResultRows, Statement
+from holdfast.backends.postgres.options import PostgresOptions
+from holdfast.backends.postgres.pool import ConnectionPool
 from holdfast.backends.tables import KEYS, Key
 from holdfast.errors import ConfigError, HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.backends.postgres.connection import PostgresConnection, ResultRows, Statement
-    from holdfast.backends.postgres.options import PostgresOptions
-    from holdfast.backends.postgres.pool import ConnectionPool
 
 _log = logging.getLogger("holdfast.backends")
 
@@ -64,28 +62,6 @@ _REPLAYED: Statement = (
     (),
 )
 """Reads the position of a standby; NULL if it is none."""
-
-PLACE: Statement = (
-    "SELECT s.system_identifier, d.oid::bigint, "
-    "CASE WHEN pg_catalog.pg_is_in_recovery() "
-    "THEN (SELECT c.timeline_id FROM pg_catalog.pg_control_checkpoint() c)::bigint "
-    "ELSE ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)"
-    "::bigint END, "
-    "pg_catalog.concat_ws('-', pg_catalog.inet_server_addr(), pg_catalog.inet_server_port(), "
-    "extract(epoch FROM pg_catalog.pg_postmaster_start_time()))"
-    "FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d "
-    "WHERE d.datname = pg_catalog.current_database()",
-    (),
-)
-
-
-class Place(NamedTuple):
-    """The data that a server has, and which server it is."""
-
-    system: int
-    database: int
-    timeline: int
-    server: str
 
 
 class _NotUsableError(Exception):

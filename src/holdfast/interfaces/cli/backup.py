@@ -383,7 +383,7 @@ def suspend_deletion(session: CliContext, repository: str, reason: str) -> None:
     holdfast backup suspend-deletion -m 'an incident is being investigated' -r backups
     """
     open_to_record(session, repository).suspend_deletion(reason=reason)
-    session.tell("Nothing is deleted until `holdfast backup allow-deletion`.", {"suspended": True})
+    session.tell("Nothing is deleted until `holdfast backup allow-deletion`.", {"changed": True})
 
 
 @command("allow-deletion")
@@ -394,7 +394,7 @@ def allow_deletion(session: CliContext, repository: str) -> None:
     session.confirm("Allow deletion again?")
     changed = open_to_record(session, repository).allow_deletion()
     text = "Deletion is allowed again." if changed else "Deletion was not suspended."
-    session.tell(text, {"suspended": False, "changed": changed})
+    session.tell(text, {"changed": changed})
 
 
 @command("pin")
