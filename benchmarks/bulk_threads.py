@@ -14,14 +14,14 @@ import gc
 import random
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.backends.interface import Change, Create, Ensure
+from holdfast.backends.interface import Change, Create
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.codec import default_codec
-from holdfast.engine.fields import added_rows, metadata_entries, name_entry, named_values
+from holdfast.engine.fields import FieldValue, added_rows, metadata_entries, name_entry, named_values
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.line_salt import SALT_SIZE
@@ -56,7 +56,8 @@ def fill(store: holdfast.Store, threads: int, *, steps: int = 2, days: float = 1
         raise ValueError(f"a thread that is made in bulk has 1 to {_MAX_STEPS} checkpoints, not {steps}")
     engine, tenant = store._engine, store.tenant
     chats = [list(_edits(number, steps)) for number in range(_CHATS)]
-    now, random_bytes = time.time_ns(), random.Random(first)  # noqa: S311 - salts of invented chats
+    described = [_Described.of(number) for number in range(USERS)]
+    now, random_bytes = time.time_ns(), random.Random(first)
     gc.disable()  # there are many rows, and no circles
     try:
         for start in range(0, threads, _BATCH):
@@ -66,7 +67,8 @@ def fill(store: holdfast.Store, threads: int, *, steps: int = 2, days: float = 1
                 salt = random_bytes.randbytes(SALT_SIZE)
                 info = LineInfo(saved, random_bytes.getrandbits(61), 1, salt=salt)
                 line = Line(tenant, thread_of(first + number))
-                batch += _thread(line, info, first + number, chats[number % _CHATS], engine.context.max_bytes)
+                about = described[(first + number) % USERS]
+                batch += _thread(line, info, about, chats[number % _CHATS], engine.context.max_bytes)
             if run(engine.context.backend.apply(batch)) is not None:
                 raise ValueError(f"a thread from {thread_of(first + start)} on exists already")
     finally:
@@ -85,24 +87,34 @@ def _edits(number: int, steps: int) -> Iterator[EditMap]:
         state = new
 
 
-def _thread(line: Line, info: LineInfo, number: int, edits: list[EditMap], max_bytes: int) -> Iterator[Change]:
+class _Described(NamedTuple):
+    """The metadata of a thread: packed, as JSON, and its values in the index of fields."""
+
+    packed: bytes
+    text: str
+    values: set[FieldValue]
+
+    @classmethod
+    def of(cls, number: int) -> _Described:
+        metadata = metadata_of(number)
+        text = readable(default_codec, metadata)
+        return cls(default_codec.pack(metadata), text, named_values(name_entry, metadata_entries(text)).added)
+
+
+def _thread(line: Line, info: LineInfo, about: _Described, edits: list[EditMap], max_bytes: int) -> Iterator[Change]:
     """Yield the rows of a thread."""
     yield Create(LINES, info_row(line, info))
-    metadata = metadata_of(number)
-    packed, text = default_codec.pack(metadata), readable(default_codec, metadata)
     parent: StepRef | None = None
     for seq, edit in enumerate(edits):
         moment = info.created + seq * 10**9
         id = new_id(moment, parent.id if parent else "")
         parents = (StepParent(0, seq - 1, parent.hash),) if parent else ()
-        step = Step(StepHeader(id, parents, moment, "", "save", "", packed), edit)
+        step = Step(StepHeader(id, parents, moment, "", "save", "", about.packed), edit)
         body = step_body(line, step, max_bytes, (), info.salt)
         size = len(body) + (parent.size if parent else 0)
-        parent = StepRef(0, seq, id, 0, seq, step.commit(info.salt), moment, "save", text, seq + 1, size, AT_HEAD)
+        parent = StepRef(0, seq, id, 0, seq, step.commit(info.salt), moment, "save", about.text, seq + 1, size, AT_HEAD)
         yield Create(STEPS, parent.row(line, body))
-    for change in added_rows(line, named_values(name_entry, metadata_entries(text)).added):
-        assert isinstance(change, Ensure)
-        yield change
+    yield from added_rows(line, about.values)
 
 
 def main() -> None:
