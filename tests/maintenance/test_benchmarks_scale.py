@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ from benchmarks.scale import WORK, Cost, table_of
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> Iterator[holdfast.Store]:
     with holdfast.open(f"sqlite:///{tmp_path}/threads.db") as opened:
         fill(opened, 40, steps=3)
-        yield opened  # type: ignore[misc]
+        yield opened
 
 
 def test_threads_made_in_bulk_are_sound_and_go_on(store: holdfast.Store) -> None:
