@@ -3,6 +3,9 @@
 Both are measured by this module, in processes that take turns: each with the package of its own commit. A process
 repeats every call, and reports the lower quartile in microseconds. Stores are files in memory, where the system has
 such a folder: flushing would hide what a call costs.
+
+It also counts the functions of Python that a call runs, each time that a coroutine goes on included: on a machine that
+does other work, the times of two commits cannot be told apart, and these numbers can.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.measure import Figure, Result, Table, missing, turns
@@ -39,21 +42,23 @@ def calls_beside_main() -> Result:
         except (OSError, subprocess.CalledProcessError) as error:
             return Result([missing("calls: CPU, this tree / the last commit on main", f"no such commit: {error}")])
         sources = {"now": _ROOT / "src", "before": pathlib.Path(folder) / "src"}
-        taken: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
+        taken: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in sources}
         for name in turns(sources, _ROUNDS):
             taken[name].append(_measure_apart(sources[name]))
-    best = {name: {call: min(run[call] for run in runs) for call in runs[0]} for name, runs in taken.items()}
+    best = {name: {call: min(run[call][0] for run in runs) for call in runs[0]} for name, runs in taken.items()}
+    functions = {name: {call: count for call, (_, count) in runs[0].items()} for name, runs in taken.items()}
     calls = [call for call in best["now"] if call in best["before"]]
     ratios = {call: best["now"][call] / best["before"][call] for call in calls}
     rows = [
-        (call, [f"{now:.0f}", f"{best['before'][call]:.0f}" if call in ratios else "", f"{ratios.get(call, 1):.2f}"])
-        for call, now in best["now"].items()
+        (call, [f"{each[call]:.0f}" for each in (*best.values(), *functions.values())] + [f"{ratio:.2f}"])
+        for call, ratio in ratios.items()
     ]
     worst = max(ratios, key=ratios.__getitem__)
     figure = Figure(
         "calls: CPU, this tree / the last commit on main", ratios[worst], "x", ceiling=_CEILING, note=f"worst: {worst}"
     )
-    return Result([figure], tables=[Table(f"CPU of calls, µs, beside {commit}", ["now", "before", "ratio"], rows)])
+    columns = ["now", "before", "functions", "before", "CPU, now / before"]
+    return Result([figure], tables=[Table(f"CPU of calls in µs, and functions, beside {commit}", columns, rows)])
 
 
 def _unpack_main(folder: pathlib.Path) -> str:
@@ -69,7 +74,7 @@ def _unpack_main(folder: pathlib.Path) -> str:
     return commit
 
 
-def _measure_apart(source: pathlib.Path) -> dict[str, float]:
+def _measure_apart(source: pathlib.Path) -> dict[str, tuple[float, float]]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(source), str(_ROOT)))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     ran = subprocess.run(
@@ -80,18 +85,33 @@ def _measure_apart(source: pathlib.Path) -> dict[str, float]:
         check=True,
         text=True,
     )
-    found: dict[str, float] = json.loads(ran.stdout)
+    found: dict[str, tuple[float, float]] = json.loads(ran.stdout)
     return found
 
 
 # The calls ----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _timed(spent: list[float]) -> Iterator[None]:
+def _timed(job: Callable[[], Any]) -> tuple[Any, float]:
+    """Return the result of a call, and its CPU in microseconds."""
     start = time.thread_time_ns()
-    yield
-    spent.append((time.thread_time_ns() - start) / 1000)
+    result = job()
+    return result, (time.thread_time_ns() - start) / 1000
+
+
+def _counted(job: Callable[[], Any]) -> tuple[Any, int]:
+    """Return the result of a call, and how many functions of Python it ran."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        return job(), count
+    finally:
+        sys.setprofile(None)
 
 
 def _message(number: int) -> Any:
@@ -115,34 +135,39 @@ class Chat:
         for each in self.spent.values():
             each.clear()
 
-    def turn(self) -> None:
+    def functions(self) -> dict[str, float]:
+        """Return how many functions of Python each call of a turn runs."""
+        self.turn(_counted)
+        return {call: spent.pop() for call, spent in self.spent.items()}
+
+    def _run(self, measure: Callable[[Callable[[], Any]], tuple[Any, float]], call: str, job: Callable[[], Any]) -> Any:
+        result, measured = measure(job)
+        self.spent[call].append(measured)
+        return result
+
+    def turn(self, measure: Callable[[Callable[[], Any]], tuple[Any, float]] = _timed) -> None:
         """Read the latest checkpoint, save the next one, and what a task wrote after it."""
         from langgraph.checkpoint.base import empty_checkpoint
 
         self._step += 1
         message = _message(len(self._messages))
-        with _timed(self.spent["get_tuple"]):
-            kept = self._saver.get_tuple(self._config)
+        kept = self._run(measure, "get_tuple", lambda: self._saver.get_tuple(self._config))
         held = self._messages if kept is None else kept.checkpoint["channel_values"]["messages"]
         self._messages = [*held[-len(self._messages) + 1 :], message] if self._step % 2 else [*held, message]
         checkpoint = empty_checkpoint()
         checkpoint["channel_values"] = {"messages": self._messages}
         checkpoint["channel_versions"] = {"messages": self._step}
         metadata = {"source": "loop", "step": self._step, "parents": {}}
-        with _timed(self.spent["put"]):
-            self._latest = self._saver.put(self._latest, checkpoint, metadata, {"messages": self._step})
-        with _timed(self.spent["put_writes"]):
-            self._saver.put_writes(self._latest, [("messages", [message]), ("branch:to:a", None)], f"{self._step}")
+        before, versions = self._latest, {"messages": self._step}
+        self._latest = self._run(measure, "put", lambda: self._saver.put(before, checkpoint, metadata, versions))
+        latest, writes = self._latest, [("messages", [message]), ("branch:to:a", None)]
+        self._run(measure, "put_writes", lambda: self._saver.put_writes(latest, writes, f"{self._step}"))
 
 
-def _repeat(job: Callable[[int], object], repeats: int = _REPEATS) -> float:
-    """The CPU of a call, by the number of which it is."""
-    spent: list[float] = []
-    for number in range(repeats + 20):
-        start = time.thread_time_ns()
-        job(number)
-        spent.append((time.thread_time_ns() - start) / 1000)
-    return quartile(spent[20:])
+def _repeat(job: Callable[[int], object], repeats: int = _REPEATS) -> tuple[float, float]:
+    """The CPU of a call, by the number of which it is, and how many functions it runs."""
+    spent = [_timed(partial(job, number))[1] for number in range(repeats + 20)]
+    return quartile(spent[20:]), _counted(partial(job, repeats + 20))[1]
 
 
 def quartile(spent: list[float]) -> float:
@@ -154,8 +179,9 @@ def _charge(order: int, idempotency_key: str) -> dict[str, Any]:
     return {"order": order, "by": idempotency_key}
 
 
-def measure_calls(folder: str) -> dict[str, float]:
-    """The CPU of each call in microseconds. A call that a commit does not have yet is left out."""
+def measure_calls(folder: str) -> dict[str, tuple[float, float]]:
+    """The CPU of each call in microseconds, and how many functions of Python it runs. A call that a commit does not
+    have yet is left out."""
     import holdfast
     from holdfast.agents import PersistentAgent
     from holdfast.langgraph import HoldfastSaver
@@ -163,16 +189,17 @@ def measure_calls(folder: str) -> dict[str, float]:
     class Desk(PersistentAgent, name="benchmark-desk"):
         """An agent that does nothing but durable steps."""
 
-    found: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
     with holdfast.open(f"{folder}/calls.db") as store:
         saver = HoldfastSaver(store)
         for count in (20, 300):
             chat = Chat(saver, f"{count} messages", count)
             for _ in range(_REPEATS // (1 if count < 100 else 3)):
                 chat.turn()
+            functions = chat.functions()
             for call, spent in chat.spent.items():
                 if count < 100 or call == "get_tuple":
-                    found[f"{call}, {count} messages"] = quartile(spent)
+                    found[f"{call}, {count} messages"] = quartile(spent), functions[call]
         thread, state = store.thread("one key"), store.state(agent="researcher")
         found["put of one key"] = _repeat(lambda number: thread.put({"n": number}))
         found["get of one key"] = _repeat(lambda _: thread.get())

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import codec
-from holdfast.backends.runtime.drivers import AsyncApi, Operation, Part, SyncApi, sync_or_async
+from holdfast.backends.runtime.drivers import AsyncApi, Operation, Part, SyncApi, SyncOrAsync
 
 PROJECT = Path(__file__).parent.parent
 MODULES = (
@@ -187,7 +187,7 @@ def test_operations_are_ordinary_functions() -> None:
         if not isinstance(kind, type) or not issubclass(kind, SyncApi | AsyncApi):
             continue
         for member, value in inspect.getmembers_static(kind):
-            assert not isinstance(value, Operation | sync_or_async), f"{name}.{member}"
+            assert not isinstance(value, Operation | SyncOrAsync), f"{name}.{member}"
             base = next((vars(each)[member] for each in kind.__mro__[::-1] if member in vars(each)), None)
             if isinstance(base, Operation):
                 assert inspect.signature(value) == inspect.signature(base.__wrapped__), f"{name}.{member}"

@@ -259,7 +259,7 @@ FINER_CODES = {
     "older-format": UnsupportedError,
     "backups-removed": CorruptError,
     "restore-conflict": ConflictError,
-    "frozen-repository": DeniedError,
+    "deletion-suspended": DeniedError,
     "owner-only": DeniedError,
     "store-restored": ConflictError,
     "no-store": NotFoundError,

@@ -370,7 +370,7 @@ def test_erasure_removes_values_from_the_index(store: Store) -> None:
     store.thread("kept").put({"n": 1}, metadata={"user_id": "bob"})
     for number, user in enumerate(("bob", "alice", "bob")):
         store.thread("both").put({f"k{number}": number}, metadata={"user_id": user})
-    store.erasure.assign("alice", "own")
+    store.erasure.set_subject("alice", "own")
     store.erasure.mark_mixed("both")
     assert named(store, "meta.user_id=alice") == ["both", "own"], "the control"
     store.erasure.erase("alice", metadata_keys=["user_id"])

@@ -39,7 +39,7 @@ def test_who_wrote_a_message(store: holdfast.Store) -> None:
     assert (origin.where, origin.value) == ("messages[3]", said(3))
     assert (writer.id, writer.step, writer.branch, writer.kind, writer.by) == ("c3", 3, 0, "save", "agent 3")
     assert (writer.metadata["source"], writer.pruned) == ("loop", False)
-    assert (writer.time, writer.hash) == (store.thread("t").resolve("c3").time, store.thread("t").resolve("c3").hash)
+    assert (writer.time, writer.hash) == (store.thread("t").find("c3").time, store.thread("t").find("c3").hash)
     assert [each.writer.id for each in store.thread("t").blame("messages")] == ["c0", "c1", "c2", "c3", "c4"]
     assert [each.where for each in store.thread("t").blame("messages[-2:]")] == ["messages[3]", "messages[4]"]
     assert [each.writer.id for each in store.thread("t").blame("messages[1:]", cursor="1@c4", limit=2)] == ["c2", "c3"]

@@ -125,7 +125,7 @@ def test_branches_are_followed_to_where_they_start(size: int) -> None:
     states = conversation(5, 12, size)
     for state in states:
         store.thread("t").put(state)
-    store.thread("t").fork("side", at=store.thread("t").resolve("#7").id)
+    store.thread("t").fork("side", at=store.thread("t").find("#7").id)
     base = states[7]
     mine = {**base, "messages": [*base["messages"], {"id": "new", "text": "new " * size}]}
     store.thread("t").put(mine, branch="side")

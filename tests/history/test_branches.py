@@ -194,7 +194,7 @@ def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> No
     found = store.thread("t").get(at="HEAD~1")  # HEAD is back on main
     assert (found.id, found.merged, found.state) == (merged.id, "x-draft-1", {"n": 2, "draft": 1})
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.thread("t").resolve("HEAD~1^2")
+        store.thread("t").find("HEAD~1^2")
     check(store)
     # Its number is not given to another, which would be taken for the merge's parent.
     assert store.thread("t").fork("draft").branch > merged.branch + 1

@@ -55,12 +55,12 @@ BESIDE: dict[str, Callable[[Store], object]] = {
     ),
     "put after a step of a fork": lambda s: (
         s.thread("t").fork("x", changes={"n": 100}),
-        s.thread("t").put({"n": 101}, parent=s.thread("t").resolve("x")),
+        s.thread("t").put({"n": 101}, parent=s.thread("t").find("x")),
     ),
     "a branch of a fork": lambda s: (
         s.thread("t").fork("x", changes={"n": 100}),
-        s.thread("t").put({"n": 101}, parent=s.thread("t").resolve("x")),
-        s.thread("t").put({"n": 102}, parent=s.thread("t").resolve("x~1")),
+        s.thread("t").put({"n": 101}, parent=s.thread("t").find("x")),
+        s.thread("t").put({"n": 102}, parent=s.thread("t").find("x~1")),
     ),
 }
 
@@ -99,7 +99,7 @@ def test_without_forks_the_greatest_id_is_head(store: Store) -> None:
 
 def test_an_older_checkpoint_of_heads_history_opens_a_branch_that_is_head(store: Store) -> None:
     store.thread("t").fork("x", changes={"n": 100})
-    store.thread("t").put({"n": "again"}, parent=store.thread("t").resolve("HEAD~1"))
+    store.thread("t").put({"n": "again"}, parent=store.thread("t").find("HEAD~1"))
     assert n_of(store) == "again"
     store.thread("t").update({"n": 101}, branch="x")
     store.thread("t").update({"n": 3}, branch="main")
@@ -191,7 +191,7 @@ def test_head_stays_where_it_is_in_a_repair() -> None:
     store = _over(backend)
     store.maintenance.repair(thread="t", accept_loss=True)
     assert (n_of(store), n_of(store, "x")) == (2, 100)
-    store.thread("t").put({"n": 101}, parent=store.thread("t").resolve("x"))
+    store.thread("t").put({"n": 101}, parent=store.thread("t").find("x"))
     assert (n_of(store), n_of(store, "x")) == (2, 101)
     store.thread("t").put({"n": 3})
     assert n_of(store) == n_of(store, "main") == 3
@@ -295,8 +295,8 @@ def test_a_switch_meanwhile_is_not_lost() -> None:
         with moment.interfere(backend, lambda: other.thread("t").switch("y")):
             store.thread("t").put({"n": 101}, branch="x")
         for each in (store, other, _over(backend)):
-            head = each.thread("t").resolve()
-            assert head.branch == (each.thread("t").resolve("y").branch if moment.came else 0)
+            head = each.thread("t").find()
+            assert head.branch == (each.thread("t").find("y").branch if moment.came else 0)
             assert n_of(each, "x") == 101
 
     for first in (True, False):  # whether nothing was saved beside HEAD before
@@ -324,8 +324,8 @@ def test_a_graph_that_returns_to_a_checkpoint_meanwhile_is_not_lost() -> None:
 MEANWHILE: dict[str, Callable[[Store], object]] = {
     "beside HEAD": lambda s: s.thread("t").put({"n": 101}, branch="x"),
     "after HEAD": lambda s: s.thread("t").put({"n": 3}),
-    "after a step, as HEAD": lambda s: s.thread("t").put({"n": 3}, parent=s.thread("t").resolve("main").id),
-    "before HEAD": lambda s: s.thread("t").put({"n": "back"}, parent=s.thread("t").resolve("#0").id),
+    "after a step, as HEAD": lambda s: s.thread("t").put({"n": 3}, parent=s.thread("t").find("main").id),
+    "before HEAD": lambda s: s.thread("t").put({"n": "back"}, parent=s.thread("t").find("#0").id),
 }
 
 
@@ -349,7 +349,7 @@ def test_a_switch_is_not_lost_by_what_is_saved_meanwhile(save: Callable[[Store],
             switched = store.thread("t").switch("y")
         if not moment.came or before[-1]:  # and not after HEAD was switched
             for each in (store, other, _over(backend)):
-                assert each.thread("t").resolve().id == switched.id
+                assert each.thread("t").find().id == switched.id
                 assert n_of(each) == n_of(each, "y") == n_of(each, "@{now}") == 200
 
     stride = by_day(1, 2)
@@ -510,7 +510,7 @@ def test_any_operations_as_in_a_model(operations: list[tuple[str, int, bool]]) -
             thread.delete_branch(name, force=True)
             model.branches.remove(branch)
             if branch is model.current:
-                model.switch("main", thread.resolve("main").id, left)
+                model.switch("main", thread.find("main").id, left)
         elif what == "revise":
             thread.put({"n": number, "revised": True}, id=id)  # and what follows it is moved with it
         check(stores, model)
@@ -521,13 +521,13 @@ def check(stores: list[Store], model: Model) -> None:
     head = model.head()
     for store in (*stores, _over(stores[0]._engine.context.backend)):
         thread = store.thread("t")
-        assert store.thread("t").get().id == thread.resolve("HEAD").id == thread.info().latest == head
+        assert store.thread("t").get().id == thread.find("HEAD").id == thread.info().latest == head
         assert [each.head for each in thread.branches() if each.current] == [head]
         history = model.history(head)
-        assert [thread.resolve(f"#{n}").id for n in range(len(history))] == history
+        assert [thread.find(f"#{n}").id for n in range(len(history))] == history
         for branch in model.branches:
             if branch.name:
-                assert thread.resolve(branch.name).id == (branch.own[-1] if branch.own else branch.base)
+                assert thread.find(branch.name).id == (branch.own[-1] if branch.own else branch.base)
         saver = HoldfastSaver(store)
         on: RunnableConfig = {"configurable": {"thread_id": "t"}}
         found = saver.get_tuple(on)

@@ -193,7 +193,7 @@ def test_remaining_checkpoints_read_as_before(
     for id, each in left.items():
         assert store.thread("t").get(id).state == states[id]
         if each.merged in left:
-            assert store.thread("t").resolve(f"{id}^2").id == each.merged
+            assert store.thread("t").find(f"{id}^2").id == each.merged
     assert store.maintenance.verify("t", level="decode").findings == []
     names = [each.name for each in store.thread("t").branches() if each.name and each.head]
     for kind, one, other, _ in more:

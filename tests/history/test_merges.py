@@ -50,8 +50,8 @@ def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
         "base": store.thread("t").get(at=0).id,
     }
     assert store.thread("t").get().state == {**BASE, "n": 1, "facts": {"a": 1, "b": 2, "c": 3}}
-    assert store.thread("t").resolve("HEAD^").id == ours.id
-    assert store.thread("t").resolve("HEAD^2").id == theirs.id
+    assert store.thread("t").find("HEAD^").id == ours.id
+    assert store.thread("t").find("HEAD^2").id == theirs.id
     assert merged.time >= theirs.time
     assert store.thread("t").log()[0].merged == theirs.id
     assert store.thread("t").get().merged == theirs.id
@@ -207,12 +207,12 @@ def test_whoever_adds_meanwhile_is_merged_with(into: str) -> None:
 
 def test_a_head_that_was_named_must_be_one() -> None:
     backend, store, other = interrupted()
-    head = store.thread("t").resolve("main").id
+    head = store.thread("t").find("main").id
     theirs = backend.interfere(lambda: other.thread("t").update({"plan": ["other"]}, branch="main"))
     with pytest.raises(ConflictError, match=f"another checkpoint follows {head} already"), theirs:
         store.thread("t").merge("draft", head)
     assert "c" not in store.thread("t").get(at="main").state["facts"]
-    assert store.thread("t").merge("draft", store.thread("t").resolve("main").id).branch == 0
+    assert store.thread("t").merge("draft", store.thread("t").find("main").id).branch == 0
 
 
 def test_a_conflict_with_a_step_added_meanwhile() -> None:
@@ -247,7 +247,7 @@ def test_asynchronously() -> None:
 
 def test_criss_cross(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    main, draft = store.thread("t").resolve("main").id, store.thread("t").resolve("draft").id
+    main, draft = store.thread("t").find("main").id, store.thread("t").find("draft").id
     store.thread("t").merge(draft, "main")
     store.thread("t").merge(main, "draft")
     both(store, {"plan": ["a"]}, {("facts", "d"): 4})
@@ -338,11 +338,11 @@ def test_histories_with_nothing_in_common(store: Store) -> None:
 def test_a_merge_that_is_saved_again_keeps_its_parents(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
-    theirs = store.thread("t").resolve("draft").id
+    theirs = store.thread("t").find("draft").id
     after = store.thread("t").put({"n": 9})
     store.thread("t").put({"n": 5}, id=merged.id, parent=merged.parent)
     assert store.thread("t").get(merged.id).state == {"n": 5}
-    assert store.thread("t").resolve(f"{merged.id}^2").id == theirs
+    assert store.thread("t").find(f"{merged.id}^2").id == theirs
     assert store.thread("t").get(after.id).state == {"n": 9}  # set upon the new one
     assert store.thread("t").merge("draft", "main").id == after.id  # and still merged
 
@@ -350,9 +350,9 @@ def test_a_merge_that_is_saved_again_keeps_its_parents(store: Store) -> None:
 def test_a_merge_that_is_set_upon_a_new_revision_keeps_its_parents(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
-    store.thread("t").put({"n": 7}, id=merged.parent, parent=store.thread("t").resolve("main#0").id)
+    store.thread("t").put({"n": 7}, id=merged.parent, parent=store.thread("t").find("main#0").id)
     assert store.thread("t").get(merged.id).state["n"] == 1  # the state it had
-    assert store.thread("t").resolve(f"{merged.id}^2").id == store.thread("t").resolve("draft").id
+    assert store.thread("t").find(f"{merged.id}^2").id == store.thread("t").find("draft").id
 
 
 def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
@@ -364,14 +364,14 @@ def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
         for each in (store, other):
             assert each.thread("t").get(merged.id).state == state
             assert each.thread("t").get(merged.id).hash == merged.hash
-            assert each.thread("t").resolve("HEAD^2").id == merged.merged
+            assert each.thread("t").find("HEAD^2").id == merged.merged
             assert each.thread("t").merge("draft", "main").id == merged.id
 
 
 def test_a_dry_run_returns_the_state_of_the_merge_and_saves_nothing(store: Store) -> None:
     both(store, {"n": 1, "facts.c": 3}, {"plan[0]": "read", "n": 2})
     thread = store.thread("t")
-    head, steps = thread.resolve("main").id, thread.info().steps
+    head, steps = thread.find("main").id, thread.info().steps
     with pytest.raises(ConflictError) as refused:
         thread.merge("draft", "main", dry_run=True)
     assert [each.where for each in refused.value.conflicts] == ["n"]

@@ -21,7 +21,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Branch
 from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 from holdfast.store.store import Store
 from tests.support.counting import CountingBackend
 from tests.support.nightly import examples
@@ -101,7 +101,7 @@ REVISIONS: list[tuple[str, str]] = [
 def test_revisions(store: Store, subtests: pytest.Subtests) -> None:
     for revision, id in REVISIONS:
         with subtests.test(revision=revision):
-            assert store.thread("t").resolve(revision).id == id
+            assert store.thread("t").find(revision).id == id
             found = store.thread("t").get(at=revision)
             assert (found.id, found.state) == (id, store.thread("t").get(id).state)
 
@@ -112,40 +112,38 @@ def test_times(store: Store) -> None:
         back = (START + 10 * 24 * HOUR - to_time(point.time) + 999) // HOUR
         store._engine.context.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
         for text in (f"{back}h", f"{back} hours ago", point.time.isoformat()):
-            assert store.thread("t").resolve(f"main@{{{text}}}").id == point.id
-            assert store.thread("t").resolve(f"gold@{{{text}}}").id == f"{min(n, 3)}abc-{min(n, 3)}"
+            assert store.thread("t").find(f"main@{{{text}}}").id == point.id
+            assert store.thread("t").find(f"gold@{{{text}}}").id == f"{min(n, 3)}abc-{min(n, 3)}"
             assert (
-                store.thread("t").resolve(f"@{{{text}}}").id
-                == point.id
-                == store.thread("t").resolve(f"HEAD@{{{text}}}").id
+                store.thread("t").find(f"@{{{text}}}").id == point.id == store.thread("t").find(f"HEAD@{{{text}}}").id
             )
-            assert store.thread("t").resolve(f"twig@{{{text}}}").step == min(n, 5)
-    assert store.thread("t").resolve("twig@{now}").id == "twig-1"
-    assert store.thread("t").resolve("@{now}").id == store.thread("t").resolve("main@{now}").id == "9abc-9"
-    assert store.thread("t").resolve("draft@{now}~1").id == "draft-1"
+            assert store.thread("t").find(f"twig@{{{text}}}").step == min(n, 5)
+    assert store.thread("t").find("twig@{now}").id == "twig-1"
+    assert store.thread("t").find("@{now}").id == store.thread("t").find("main@{now}").id == "9abc-9"
+    assert store.thread("t").find("draft@{now}~1").id == "draft-1"
     for text in ("@{1y}", "twig@{1y}"):
         with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
-            store.thread("t").resolve(text)
+            store.thread("t").find(text)
 
 
 def test_times_after_the_clock_was_set_back(store: Store, clock: Clock) -> None:
     thread, year = store.thread("t"), 365 * 24 * HOUR
-    assert thread.resolve("@{now}").id == "9abc-9"
+    assert thread.find("@{now}").id == "9abc-9"
     clock.now -= year
     for text in ("twig@{now}", "twig@{0s}"):
-        assert thread.resolve(text).id == "twig-1"
+        assert thread.find(text).id == "twig-1"
     for text in ("@{now}", "HEAD@{now}", "@{0s}", "main@{now}"):
-        assert thread.resolve(text).id == "9abc-9"
-    assert thread.resolve("main@{1h}").id == "8abc-8"  # an hour before the last one
+        assert thread.find(text).id == "9abc-9"
+    assert thread.find("main@{1h}").id == "8abc-8"  # an hour before the last one
     store.thread("t").put({"n": 10}, id="yabc")
-    assert thread.resolve("@{now}").id == thread.resolve("main@{now}").id == "yabc"
+    assert thread.find("@{now}").id == thread.find("main@{now}").id == "yabc"
     for n in range(2):
         store.thread("plain").put({"n": n}, id=f"p{n}")
         clock.now -= year
         for text in ("@{now}", "HEAD@{now}", "@{0s}", "main@{now}"):  # of the thread, which was never forked
-            assert store.thread("plain").resolve(text).id == f"p{n}"
+            assert store.thread("plain").find(text).id == f"p{n}"
     with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
-        thread.resolve("@{2y}")
+        thread.find("@{2y}")
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
@@ -175,7 +173,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
 def test_invalid_revisions(store: Store, subtests: pytest.Subtests) -> None:
     for revision, kind, message in WRONG:
         with subtests.test(revision=revision), pytest.raises(kind, match=message):
-            store.thread("t").resolve(revision)
+            store.thread("t").find(revision)
 
 
 def test_more_ids_than_are_listed() -> None:
@@ -183,11 +181,11 @@ def test_more_ids_than_are_listed() -> None:
         for n in range(20):
             store.thread("t").put({"n": n}, id=f"same-{n:02}")
         with pytest.raises(InvalidError, match=r"same-05 \(save, [^)]*\), and more"):
-            store.thread("t").resolve("same-")
+            store.thread("t").find("same-")
         with pytest.raises(NotFoundError, match="no such thread"):
-            store.thread("nobody").resolve("same-")
+            store.thread("nobody").find("same-")
         with pytest.raises(NotFoundError, match="no such thread"):
-            store.thread("nobody").resolve("main")
+            store.thread("nobody").find("main")
 
 
 def test_revised_checkpoints_are_one() -> None:
@@ -201,19 +199,19 @@ def test_precedence_of_ids_tags_and_branches() -> None:
     with holdfast.open("memory://") as store:
         first = store.thread("t").put({"n": 0}, id="here~1").id
         second = store.thread("t").put({"n": 1}, id="here")
-        assert store.thread("t").resolve("here~1").id == first  # an id, and not the parent of another
+        assert store.thread("t").find("here~1").id == first  # an id, and not the parent of another
         store.thread("t").tag("there", first)
         store.thread("t").fork("there")
         store.thread("t").put({"n": 2}, branch="there", id="there-2")
-        assert store.thread("t").resolve("there").id == first  # a name, and not a branch
+        assert store.thread("t").find("there").id == first  # a name, and not a branch
         store.thread("t").untag("there")
-        assert store.thread("t").resolve("there").id == "there-2"  # a branch, and not the start of an id
-        assert store.thread("t").resolve("there-").id == "there-2"
+        assert store.thread("t").find("there").id == "there-2"  # a branch, and not the start of an id
+        assert store.thread("t").find("there-").id == "there-2"
         store.thread("t").put({"n": 3}, id="there")
-        assert store.thread("t").resolve("there").id == "there"  # an id, and not a branch
+        assert store.thread("t").find("there").id == "there"  # an id, and not a branch
         store.thread("t").fork("draft~1", at=second.id)
         store.thread("t").fork("draft", at="there-2")
-        assert store.thread("t").resolve("draft~1").id == second.id
+        assert store.thread("t").find("draft~1").id == second.id
 
 
 def test_pruned(store: Store) -> None:
@@ -231,13 +229,13 @@ def test_pruned(store: Store) -> None:
         with pytest.raises(
             NotFoundError, match=rf"the checkpoint that '{text.replace('^', '.')}' names, of 2023-.* was pruned"
         ):
-            store.thread("t").resolve(text)
+            store.thread("t").find(text)
     with pytest.raises(NotFoundError, match="'2abc-2'"):
-        store.thread("t").resolve("2abc-2")
+        store.thread("t").find("2abc-2")
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.thread("t").resolve("twig~2^2")
-    assert store.thread("t").resolve("twig~3").id == "draft-0"  # past one that is gone
-    assert store.thread("t").resolve("gold~2").id == "1abc-1"
+        store.thread("t").find("twig~2^2")
+    assert store.thread("t").find("twig~3").id == "draft-0"  # past one that is gone
+    assert store.thread("t").find("gold~2").id == "1abc-1"
 
 
 def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
@@ -248,7 +246,7 @@ def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
     for change in (Put(STEPS, other.row(store._handle.thread_line("t"), b"")), Delete(STEPS, key)):
         run(backend.apply([change]))
         with pytest.raises(NotFoundError, match=r"the checkpoint that 'draft\^2' names was pruned"):
-            store.thread("t").resolve("draft^2")
+            store.thread("t").find("draft^2")
 
 
 def test_few_rows_are_read_however_long_the_line() -> None:
@@ -266,7 +264,7 @@ def test_few_rows_are_read_however_long_the_line() -> None:
     store.thread("t").fork("late")
     for text in ("HEAD~999", "#3", "late#4", ids[500], f"{ids[500]}~400", "@{now}", "late@{now}"):
         before = backend.rows
-        run(resolve(store._engine, store._handle.thread_line("t"), text))
+        run(find_step(store._engine, store._handle.thread_line("t"), text))
         assert backend.rows - before < 8, text
 
 

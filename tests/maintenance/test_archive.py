@@ -367,7 +367,7 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     assert [each.reason for each in target.thread("t").holds()] == ["audit"]
     assert [(each.id, each.reason) for each in target.thread("t").pins()] == [(ids[0], "evidence")]
     for name, id_ in (("release", ids[1]), ("shared", ids[1]), ("theirs", ids[2])):
-        assert target.thread("t").resolve(name).id == id_
+        assert target.thread("t").find(name).id == id_
     assert [each.name for each in target.thread("t").branches()] == ["main", "idea"]
     loaded = Checkpointer(target).get_tuple("t", ids[2])
     assert loaded is not None

@@ -36,7 +36,7 @@ from holdfast.maintenance.backup.follower import FollowStatus
 from holdfast.maintenance.backup.format import Manifest
 from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow
 from holdfast.maintenance.backup.pruner import RepositoryPruner
-from holdfast.maintenance.backup.records import freeze
+from holdfast.maintenance.backup.records import suspend_deletion
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.doctor.result import CheckResult
 from holdfast.maintenance.doctor.store_checks import checks
@@ -257,7 +257,7 @@ def test_a_reason_is_text(store: Store, repository: Path, reason: Any) -> None:
     for call in (
         lambda: backups.create(reason=reason),
         lambda: backups.pin("1", reason=reason),
-        lambda: backups.freeze(reason=reason),
+        lambda: backups.suspend_deletion(reason=reason),
     ):
         with pytest.raises(holdfast.errors.InvalidError, match="reason"):
             call()
@@ -329,13 +329,13 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
     backups.add_key(second)
     backups.pin("3", reason="the auditors")
     backups.prune(keep_last=1)
-    backups.freeze(reason="an incident")
+    backups.suspend_deletion(reason="an incident")
     assert backups.verify().ok
     random = Random(1)
     folders = {"/".join(path.relative_to(repository).parts[:2]): path for path in files(repository)}
     chosen = {folder: path for folder, path in folders.items() if not folder.startswith(("packs", "backups"))}
     struck = {folder.partition("/")[0] if "records" not in folder else folder for folder in chosen}
-    people = {"records/pins", "records/freezes", "records/notices"}
+    people = {"records/pins", "records/suspensions", "records/notices"}
     assert struck >= {"holdfast-backups", "keys", "removed", "sweeps", *people}
     for folder, path in chosen.items():
         data = path.read_bytes()
@@ -346,7 +346,7 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
             except (CorruptError, holdfast.errors.UnsupportedError):
                 assert folder.startswith(("holdfast", "keys")), "the only key that is given"
         path.unlink()
-        if folder in ("records/pins", "records/freezes"):
+        if folder in ("records/pins", "records/suspensions"):
             assert "missing-record" in [each.code for each in backups.verify().findings]
         path.write_bytes(data)
     for path in (repository / "keys").iterdir():
@@ -356,7 +356,7 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
             assert "missing-record" in [each.code for each in backups.verify().findings]
         for place in both_places(repository, path):
             place.write_bytes(data)
-    backups.unfreeze()
+    backups.allow_deletion()
     backups.unpin("3")
     backups.remove_key(second.key_id)
     assert backups.verify().ok, "somebody removed them with Holdfast"
@@ -378,7 +378,7 @@ def test_a_damaged_master_key_does_not_lock_out_the_others(store: Store, reposit
         flip_both(repository, path, at)
 
 
-def test_a_freeze_stops_all_deletion_at_once(store: Store, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspension_stops_deletion_at_once(store: Store, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (LocalKeys(generate_key()) for _ in range(2))
     backups = store.backups(repository, keys=first)
     for number in range(5):
@@ -386,19 +386,19 @@ def test_a_freeze_stops_all_deletion_at_once(store: Store, repository: Path, mon
         backups.create()
     backups.pin("1")
     backups.add_key(second)
-    backups.freeze(reason="an incident")
+    backups.suspend_deletion(reason="an incident")
     for call in (lambda: backups.unpin("1"), lambda: backups.remove_key(second.key_id)):
         with pytest.raises(DeniedError, match="an incident"):
             call()
-    backups.unfreeze()
+    backups.allow_deletion()
     remove, done = Repository.remove, list[Backup]()
 
-    async def freeze_after_one(self: Repository, backup: Backup, reason: str, now: int) -> None:
+    async def suspend_after_one(self: Repository, backup: Backup, reason: str, now: int) -> None:
         await remove(self, backup, reason, now)
         done.append(backup)
-        await freeze(self, "meanwhile", now)
+        await suspend_deletion(self, "meanwhile", now)
 
-    monkeypatch.setattr(Repository, "remove", freeze_after_one)
+    monkeypatch.setattr(Repository, "remove", suspend_after_one)
     with pytest.raises(DeniedError, match="meanwhile"):
         backups.prune(keep_last=1)
     assert [each.number for each in backups.list()] == [1, 3, 4, 5]

@@ -124,18 +124,18 @@ def test_a_job_repairs_from_a_backup_by_policy(repository: Path, tmp_path: Path)
         assert store.maintenance.repair(f"backup:{repository}#1", dry_run=True).ok
 
 
-def test_a_freeze_and_what_is_removed_are_in_the_audit(repository: Path) -> None:
+def test_a_suspension_and_what_is_removed_are_in_the_audit(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
     for number in range(2):
         store.thread("chat").put({"n": number})
         backups.create()
-    backups.freeze(reason="an incident")
-    backups.unfreeze()
+    backups.suspend_deletion(reason="an incident")
+    backups.allow_deletion()
     backups.prune(keep_last=1)
     store.thread("chat").put({"n": 3})
     backups.restore(in_place=True)
     actions = [each.action for each in store.audit.query().all()]
-    for action in ("freeze-backups", "unfreeze-backups", "prune-backups", "restore-in-place"):
+    for action in ("suspend-deletion", "allow-deletion", "prune-backups", "restore-in-place"):
         assert action in actions
     assert store.audit.verify().ok

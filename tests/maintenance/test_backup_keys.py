@@ -302,7 +302,7 @@ def test_what_was_erased_does_not_come_back(repository: Path, tmp_path: Path, is
     options: dict[str, Any] = {"encryption": Encryption(MASTER)} if is_encrypted else {}
     with holdfast.open(tmp_path / "agents.db", **options) as store:
         store.thread("theirs").put({"text": SECRET})
-        store.erasure.assign("u-1842", "theirs")
+        store.erasure.set_subject("u-1842", "theirs")
         store.thread("theirs").put({"text": f"{SECRET}!"})
         store.thread("other").put({"text": "stays"})
         backups = store.backups(repository)

@@ -91,7 +91,7 @@ class History:
         checkpoint = self.store.thread(name).put(value)
         self.model.add(name, self.model.life(name).current, value, checkpoint.id, self.clock.now)
         if is_new:
-            self.store.erasure.assign(f"person-{self.model.life(name).number}", name)
+            self.store.erasure.set_subject(f"person-{self.model.life(name).number}", name)
 
     def branch_put(self) -> bool | None:
         if (name := self._thread()) is None or (branch := self._branch(name)) is None:

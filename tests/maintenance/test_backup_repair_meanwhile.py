@@ -168,7 +168,7 @@ def test_a_backup_that_is_not_finished_keeps_its_packs(tmp_path: Path) -> None:
         check(store, repository)
 
 
-def test_a_freeze_stops_a_repair_that_is_running(tmp_path: Path) -> None:
+def test_a_suspension_stops_a_repair_that_is_running(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     with holdfast.open(tmp_path / "store.db") as store, holdfast.open(tmp_path / "store.db") as other:
         backups = store.backups(repository)
@@ -176,13 +176,13 @@ def test_a_freeze_stops_a_repair_that_is_running(tmp_path: Path) -> None:
         flip(packs(repository)[-1], 60)
         before_repair = {path.name for path in packs(repository)}
 
-        def freeze() -> None:
-            wait_for(in_another_thread(lambda: other.backups(repository).freeze(reason="stop")))
+        def suspend() -> None:
+            wait_for(in_another_thread(lambda: other.backups(repository).suspend_deletion(reason="stop")))
 
-        with before("_needed", freeze), pytest.raises(DeniedError):
+        with before("_needed", suspend), pytest.raises(DeniedError):
             backups.repair()
         assert before_repair <= {path.name for path in packs(repository)}
-        backups.unfreeze()
+        backups.allow_deletion()
         check(store, repository)
 
 

@@ -1,4 +1,4 @@
-"""Repositories of backups: pruning, locks, freezes, drills, following, kills."""
+"""Repositories of backups: pruning, locks, suspensions, drills, following, kills."""
 
 from __future__ import annotations
 
@@ -231,17 +231,17 @@ def test_a_size_budget(repository: Path) -> None:
     assert [each.reasons for each in report.verdicts] == [("over the size limit",)] * 2 + [("latest", "fits")]
 
 
-def test_a_frozen_repository_deletes_nothing(repository: Path) -> None:
+def test_nothing_is_deleted_while_deletion_is_suspended(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
     for number in range(3):
         store.thread("chat").put({"n": number})
         backups.create()
-    backups.freeze(reason="an incident")
+    backups.suspend_deletion(reason="an incident")
     with pytest.raises(DeniedError, match="an incident"):
         backups.prune(keep_last=1)
     assert len(backups.list()) == 3
-    assert backups.unfreeze()
+    assert backups.allow_deletion()
     assert backups.prune(keep_last=1).removed == 2
 
 

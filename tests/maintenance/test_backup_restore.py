@@ -45,7 +45,7 @@ def erased(repository: Path) -> Store:
     """A store with two backups: between them, a person was erased."""
     store = holdfast.open("memory://")
     store.thread("theirs").put({"text": "SECRET"})
-    store.erasure.assign("u-1", "theirs")
+    store.erasure.set_subject("u-1", "theirs")
     store.thread("shared").put({"text": "SECRET too"}, metadata={"subject": "u-1"})
     store.thread("shared").put({"text": "of somebody else"}, metadata={"subject": "u-2"})
     store.thread("other").put({"n": 1})

@@ -235,10 +235,10 @@ def test_a_repair_lists_what_neither_repository_nor_store_have(store: Store, rep
     backups.create()
     packs(repository)[0].unlink()
     before = files(repository)
-    backups.freeze(reason="an incident")
+    backups.suspend_deletion(reason="an incident")
     with pytest.raises(DeniedError, match="an incident"):
         backups.repair()
-    backups.unfreeze()
+    backups.allow_deletion()
     assert before.items() <= files(repository).items()
     report = backups.repair()
     assert (first.id, "gone") in {(each.backup, each.thread) for each in report.lost}

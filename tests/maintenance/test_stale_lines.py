@@ -477,7 +477,7 @@ def test_a_change_meanwhile_is_never_lost(how: str, clock: Clock) -> None:
                 if how == "put":
                     thread.put({"n": 2})
                 elif how == "branch":
-                    thread.put({"n": 2}, parent=thread.resolve(), on_conflict="branch")
+                    thread.put({"n": 2}, parent=thread.find(), on_conflict="branch")
                 elif how == "namespace":
                     other.thread("t␟child").put({"n": 2})
                 elif how == "new":

@@ -69,7 +69,7 @@ FIRSTS, SECONDS = [[make(number) for number in range(COUNT)] for make in (first,
 
 def test_up_and_down(store: Store) -> None:
     fill(store)
-    before = {each.thread: store.thread(each.thread).resolve().hash for each in store.threads()}
+    before = {each.thread: store.thread(each.thread).find().hash for each in store.threads()}
     planned = store.schemas.plan(TWO)
     assert (planned.ok, planned.pending, planned.states) == (True, COUNT, {"1.0.0": COUNT})
     assert planned.migrations == ["chat 1.0.0 -> 2.0.0"]
@@ -80,7 +80,7 @@ def test_up_and_down(store: Store) -> None:
     assert (report.migrated, report.skipped, report.complete) == (COUNT, 0, True)
     assert seen[-1][0] == COUNT + 1
     assert without_aside(stored(store)) == SECONDS
-    step = store.thread("chat-00").resolve()
+    step = store.thread("chat-00").find()
     assert (step.kind, step.schema, step.metadata) == ("migrate", "chat@2.0.0", {"migrated": "chat@1.0.0"})
     assert store.thread("other").get().state == {"not": "ours"}
     assert store.schemas.up(TWO).skipped == COUNT
@@ -89,7 +89,7 @@ def test_up_and_down(store: Store) -> None:
     assert (report.migrated, report.restored) == (COUNT, COUNT)
     assert stored(store) == FIRSTS
     for name, commit in before.items():
-        assert store.thread(name).resolve(at="#0").hash == commit, "no old step changes"
+        assert store.thread(name).find(at="#0").hash == commit, "no old step changes"
     assert store.maintenance.verify().ok
 
 
@@ -139,7 +139,7 @@ def test_over_two_versions(store: Store) -> None:
 def test_branches_by_policy(store: Store) -> None:
     fill(store, 2)
     thread = store.thread("chat-00")
-    start = thread.resolve()
+    start = thread.find()
     thread.fork("named", changes={"count": 10})
     thread.put(first(1))
     for number in (11, 12):  # each opens a branch without a name, and the last one is HEAD
@@ -150,9 +150,9 @@ def test_branches_by_policy(store: Store) -> None:
     assert not store.schemas.registered().retired, "others have the version still"
     assert store.schemas.up(TWO, branches="named").migrated == 2, "and main"
     assert thread.get(at="named").state["count"] == "10"
-    head = thread.resolve().id
+    head = thread.find().id
     assert store.schemas.up(TWO).migrated == 1
-    assert thread.resolve().id == head, "HEAD stays where it is"
+    assert thread.find().id == head, "HEAD stays where it is"
     assert {thread.get(at=each.head).schema for each in thread.branches() if each.head} == {"chat@2.0.0"}
     assert store.schemas.registered().retired == {"chat@1.0.0"}
     store.schemas.down(TWO, to="1.0.0")

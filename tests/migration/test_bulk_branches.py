@@ -24,7 +24,7 @@ def test_a_branch_without_a_step_of_its_own(tmp_path: Path) -> None:
         assert [each.get(at="side").state for each in (moved, stays)] == [{"m": 1}] * 2
         assert (moved.get().state, stays.get().state) == ({"m": 2}, {"m": 1})
         for thread in (moved, stays):
-            assert thread.resolve().id == thread.resolve(at="main").id, "HEAD stays where it is"
+            assert thread.find().id == thread.find(at="main").id, "HEAD stays where it is"
         assert store.schemas.up(TWO, branches="named").skipped == 4
         moved.fork("empty")
         assert store.schemas.down(TWO, to="1.0.0").migrated == 5

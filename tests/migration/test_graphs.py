@@ -413,12 +413,12 @@ def test_a_subgraph_at_work_in_a_renamed_node_refuses_the_resume(tmp_path: Path)
     with holdfast.open(tmp_path / "a.db") as store:
         saver = HoldfastSaver(store, schema=schemas, subgraphs={"research": "child"})
         graph = with_child(saver, new=True, node="research")
-        before = {each.thread: store.thread(each.thread).resolve().id for each in store.threads()}
+        before = {each.thread: store.thread(each.thread).find().id for each in store.threads()}
         with pytest.raises(UnsupportedError) as refused:
             graph.invoke(Command(resume="four"), CONFIG)
         assert refused.value.code == "migration-pending"
         assert "'call', which is called 'research' now" in refused.value.what
-        assert {each.thread: store.thread(each.thread).resolve().id for each in store.threads()} == before
+        assert {each.thread: store.thread(each.thread).find().id for each in store.threads()} == before
         assert graph.get_state(done).values["notes"] == ["start", "one two three"], "one that had finished goes on"
         assert "__interrupt__" in graph.invoke({"notes": ["more"]}, done)
 

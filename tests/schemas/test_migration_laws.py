@@ -201,12 +201,14 @@ def check_law(chain: tuple[dict[str, Any], list[Operation]]) -> None:
     state, operations = chain
     migration = Migration("x", "1", "2", *operations)
     up = migration.upgrade(pack_state(default_codec, state))
-    state_stored, aside_stored = (pack_state(default_codec, unpack_state(default_codec, part)) for part in up)
+    state_stored, aside_stored = (
+        pack_state(default_codec, unpack_state(default_codec, part)) for part in (up.state, up.aside)
+    )
     down = migration.downgrade(state_stored, aside_stored)
     assert unpack_state(default_codec, down.state) == state
-    again = migration.upgrade(*down)
+    again = migration.upgrade(down.state, down.aside)
     assert unpack_state(default_codec, again.state) == unpack_state(default_codec, up.state)
-    assert unpack_state(default_codec, migration.downgrade(*again).state) == state
+    assert unpack_state(default_codec, migration.downgrade(again.state, again.aside).state) == state
 
 
 @settings(max_examples=50)
@@ -219,7 +221,7 @@ def check_versions(chain: tuple[dict[str, Any], list[Operation]]) -> None:
         return
     schemas, newest = SchemaSet(*migrations), f"{len(operations) + 1}"
     up = schemas.migrate_aside("x", state, {}, "1", newest)
-    assert schemas.migrate_aside("x", *up, newest, "1").state == state
+    assert schemas.migrate_aside("x", up.state, up.aside, newest, "1").state == state
 
 
 def test_up_and_down_again_gives_the_original() -> None:

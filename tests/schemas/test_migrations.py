@@ -444,7 +444,8 @@ def test_paths_are_found_over_the_graph() -> None:
     assert schemas.path("x", "2", "2") == ()
     assert schemas.migrate("x", {"a": 1, "hot": 1, "fix": 1}, "1.2", "3") == {"b": "1"}
     result = schemas.migrate_aside("x", {"a": 1, "hot": 7, "fix": 1}, {}, "1.2", "3")
-    assert schemas.migrate_aside("x", *result, "3", "1.2") == ({"a": 1, "hot": 7, "fix": 1}, {})
+    back = schemas.migrate_aside("x", result.state, result.aside, "3", "1.2")
+    assert (back.state, back.aside) == ({"a": 1, "hot": 7, "fix": 1}, {})
 
 
 def test_a_way_that_loses_nothing_is_preferred() -> None:

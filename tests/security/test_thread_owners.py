@@ -92,7 +92,7 @@ OPERATIONS: dict[str, Callable[[Thread], object]] = {
     "max": lambda thread: thread.max("n", 9),
     "restore": lambda thread: thread.restore("#0"),
     "get": lambda thread: thread.get(),
-    "resolve": lambda thread: thread.resolve(),
+    "resolve": lambda thread: thread.find(),
     "info": lambda thread: thread.info(),
     "log": lambda thread: list(thread.log().all()),
     "pending_writes": lambda thread: thread.pending_writes(),
@@ -825,7 +825,7 @@ def test_every_right_is_needed_for_something(store: Store, alice: IdentityView, 
     assert set(USES) == set(RIGHTS)
     store.redaction.protect(keys=LocalKeys(b"k" * 32))
     alice.thread("chat").put({"n": 1})
-    store.erasure.assign("bob", "chat")
+    store.erasure.set_subject("bob", "chat")
     bob, use = store.as_identity(user="bob"), USES[right]
     others = [each for each in RIGHTS if each not in (right, "read")]
     for each in (*others, "read") if right != "read" else others:

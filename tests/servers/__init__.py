@@ -22,7 +22,7 @@ from tests.servers.azurite import AzuriteServer
 from tests.servers.gcs import GcsServer
 from tests.servers.mongod import MongoReplicaSet, MongoServer
 from tests.servers.pooler import PgBouncerServer
-from tests.servers.postgresql import PostgresServer
+from tests.servers.postgresql import PostgresServer, PostgresStandby
 from tests.servers.processes import Missing, Server, stop_all
 from tests.servers.s3 import MotoServer, SeaweedServer
 from tests.servers.valkey import RedisServer
@@ -36,6 +36,7 @@ __all__ = [
     "MotoServer",
     "PgBouncerServer",
     "PostgresServer",
+    "PostgresStandby",
     "RedisServer",
     "SeaweedServer",
     "azure",
@@ -51,6 +52,7 @@ __all__ = [
     "pgbouncer_server",
     "postgres",
     "postgres_server",
+    "postgres_standby",
     "redis",
     "redis_server",
     "s3",
@@ -124,6 +126,11 @@ def gcs() -> tuple[str, dict[str, Any]]:
 def postgres_server(identity: bytes | None = None) -> PostgresServer:
     """A PostgreSQL server of one's own; with a certificate and its key, one with TLS."""
     return _had("PostgreSQL", lambda: PostgresServer(identity).start())
+
+
+def postgres_standby(primary: PostgresServer) -> PostgresStandby:
+    """A streaming replica of a PostgreSQL server."""
+    return _had("PostgreSQL", lambda: PostgresStandby(primary).start())
 
 
 def pgbouncer_server(behind: PostgresServer | None = None) -> PgBouncerServer:

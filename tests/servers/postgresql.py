@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import signal
+from functools import partial
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
 from tests.servers.debian import Program, find_postgres
-from tests.servers.processes import HOST, Server, packaged
+from tests.servers.processes import HOST, Server, packaged, wait_for
 
 
 class PostgresServer(Server):
@@ -72,6 +73,47 @@ class PostgresServer(Server):
 
     def answers(self) -> None:
         psycopg.connect(self.url, connect_timeout=2).close()
+
+
+class PostgresStandby(PostgresServer):
+    """A streaming replica of a server that runs. It has the databases, the superuser and the settings of that."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__()
+        self.primary = primary
+
+    def prepare(self) -> None:
+        self.run_tool(
+            self._program.path.with_name("pg_basebackup"),
+            *("-D", self.directory / "data", "-d", self.primary.url, "--checkpoint=fast", "--no-sync", "-R"),
+        )
+
+    def pause_replay(self) -> None:
+        """Replay nothing until `resume_replay`."""
+        self._call("pg_wal_replay_pause()")
+        wait_for(partial(self._must, "pg_get_wal_replay_pause_state() = 'paused'"), "the pause")
+
+    def resume_replay(self) -> None:
+        """Replay what came meanwhile, too."""
+        self._call("pg_wal_replay_resume()")
+
+    def catch_up(self) -> None:
+        """Wait until it has replayed all that its primary has written."""
+        with psycopg.connect(self.primary.url) as connection:
+            (position,) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone() or ("",)
+        wait_for(partial(self._must, f"pg_last_wal_replay_lsn() >= '{position}'"), "the replay")
+
+    def promote(self) -> None:
+        """Let it take changes of its own."""
+        self._call("pg_promote()")
+
+    def _call(self, function: str) -> object:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            (result,) = connection.execute(f"SELECT {function}".encode()).fetchone() or (None,)
+        return result
+
+    def _must(self, condition: str) -> None:
+        assert self._call(condition), condition
 
 
 def create_database(url: str, name: str) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -14,8 +15,8 @@ import msgspec
 import pytest
 
 from holdfast._views import fields_of, is_record
-from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.drivers import (
+    Declaration,
     Operation,
     SyncApi,
     class_declaration,
@@ -27,6 +28,7 @@ from holdfast.interfaces.scripting.functions import python_class
 from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.security.access.policy import RIGHTS
 from holdfast.store.catalogue import CataloguedOperation, catalogue, find_operation, resolve_annotation, store_parts
+from tests.test_api import public_names
 from tools import operation_reference
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -89,7 +91,7 @@ def test_rights_are_those_that_there_are() -> None:
 
 
 def returned_types() -> dict[type, str]:
-    """The classes of this package in the results of operations, and in their fields; each with where it was found."""
+    """The classes of this package in the results of the public API, and in their fields; each with where it is."""
     found: dict[type, str] = {}
 
     def add(kind: Any, where: str) -> None:
@@ -101,26 +103,57 @@ def returned_types() -> dict[type, str]:
         found[kind] = where
         for base in getattr(kind, "__orig_bases__", ()):
             add(base, kind.__name__)
-        if is_record(kind):
+        if is_record(kind) and issubclass(kind, msgspec.Struct):
             for field in fields_of(kind):
                 add(field.type, f"{kind.__name__}.{field.name}")
 
-    for cls in api_classes():
-        for name in operations_of(cls):
-            function = inspect.getattr_static(cls, name).__wrapped__
-            result = inspect.signature(function).return_annotation
-            add(resolve_annotation(result, function), f"{cls.__name__}.{name}")
+    classes = api_classes() | {thing for _, _, thing in public_names() if isinstance(thing, type)}
+    functions = [(thing, f"{root}.{name}") for root, name, thing in public_names() if inspect.isroutine(thing)]
+    functions += [(function, f"{cls.__name__}.{function.__name__}") for cls in classes for function in methods(cls)]
+    for function, where in functions:
+        result = inspect.signature(function).return_annotation
+        if function.__module__.startswith("holdfast.") and not str(result).startswith("asyncio."):
+            add(resolve_annotation(result, function), where)
     return found
 
 
-def test_operations_return_frozen_records() -> None:
-    records = {kind: where for kind, where in returned_types().items() if is_record(kind) and kind is not Distribution}
+def methods(cls: type) -> Iterator[Any]:
+    """The functions behind the public methods and properties of a class and of its bases in this package."""
+    for base in cls.__mro__:
+        if base.__module__.startswith("holdfast.") and ".conformance." not in base.__module__:
+            for name, value in vars(base).items():
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                function = inspect.unwrap(function) if callable(function) else None
+                if not name.startswith("_") and inspect.isfunction(function):
+                    yield function
+
+
+VALUES = {
+    **dict.fromkeys(("Distribution", "SaveCounts"), "counters, which grow"),
+    **dict.fromkeys(
+        ("Tool", "Spec", "Transition", "JobType", "Operation", "Encryption"), "definitions, which programs make"
+    ),
+    **dict.fromkeys(("Row", "Changes", "WordMatches"), "rows of backends, one for each row that is read"),
+    **dict.fromkeys(
+        ("PackedMessages", "MessageParts", "MessageLoan", "Registration"), "inside the codec, at each message"
+    ),
+    "Identity": "a key of rows, which is sorted",
+    "SensitiveSpan": "a position in a text, which is sorted",
+}
+"""Returned classes that are no records, with the reason."""
+
+
+def test_what_the_public_api_returns_are_frozen_records() -> None:
+    """Operations, and all other methods and functions of public names."""
+    records = {kind: where for kind, where in returned_types().items() if is_record(kind)}
     assert len(records) > 120
+    assert VALUES.keys() <= {kind.__name__ for kind in records}
     for kind, where in records.items():
-        assert issubclass(kind, msgspec.Struct), f"{kind.__name__} of {where} is not a struct"
-        assert kind.__struct_config__.frozen, f"{kind.__name__} of {where} is not frozen"
-        assert not hasattr(kind, "__iter__"), f"{kind.__name__} of {where} can be unpacked"
-        assert not hasattr(kind, "__getitem__"), f"{kind.__name__} of {where} can be indexed"
+        if kind.__name__ not in VALUES:
+            assert issubclass(kind, msgspec.Struct), f"{kind.__name__} of {where} is not a struct"
+            assert kind.__struct_config__.frozen, f"{kind.__name__} of {where} is not frozen"
+            assert not hasattr(kind, "__iter__"), f"{kind.__name__} of {where} can be unpacked"
+            assert not hasattr(kind, "__getitem__"), f"{kind.__name__} of {where} can be indexed"
 
 
 def test_a_dry_run_reads() -> None:
@@ -140,12 +173,27 @@ def test_a_class_declares_for_all_of_its_operations() -> None:
     assert declaration_of(keys, "nothing") is None
 
 
+def test_a_replica_answers_only_what_changes_nothing() -> None:
+    found = {
+        cls.__name__: {name for name, each in operations_of(cls).items() if each.declaration.may_lag}
+        for cls in api_classes()
+    }
+    assert {name for name, operations in found.items() if operations} == {
+        *("Thread", "Store", "IdentityView", "Timeline", "Audit")
+    }
+    assert found["Store"] == {"threads", "search"}
+    assert {"get", "log", "diff"} < found["Thread"]
+    for cls in api_classes():
+        for name, each in operations_of(cls).items():
+            assert not (each.declaration.may_lag and each.declaration.changes), (cls, name)
+
+
 def test_local_is_a_reason_for_both() -> None:
     @operation(local="It is here.", changes=True)
     async def work(self: Any) -> None: ...
 
     assert isinstance(work, Operation)
-    assert work.declaration == (True, False, None, "It is here.", "It is here.")
+    assert work.declaration == Declaration(changes=True, not_remote="It is here.", not_in_scripts="It is here.")
 
 
 def test_the_page_of_operations_is_current() -> None:

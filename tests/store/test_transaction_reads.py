@@ -59,7 +59,7 @@ def test_who_saves_meanwhile_is_seen(store: Store, writes: str, there: bool, mea
             store.thread("chat").put({"n": 1}, branch="main")
         if meanwhile == "return":  # to the end of a branch that HEAD has left
             store.thread("chat").put({"n": 0})
-            store.thread("chat").put({"n": 1}, parent=store.thread("chat").resolve("#0"))
+            store.thread("chat").put({"n": 1}, parent=store.thread("chat").find("#0"))
     conflicts = meanwhile in CONFLICTS
     transaction = store.transaction()
     with pytest.raises(ConflictError) if conflicts else nullcontext() as stale, transaction:
@@ -96,7 +96,7 @@ def change_meanwhile(store: Store, how: str) -> None:
     elif how == "switch":
         store.thread("chat").switch("draft")
     elif how == "return":
-        store.thread("chat").put({"n": 5}, parent=store.thread("chat").resolve("main"))
+        store.thread("chat").put({"n": 5}, parent=store.thread("chat").find("main"))
     elif how == "elsewhere":
         store.thread("elsewhere").put({"n": 3})
         store.state(agent="b")["k"] = 1

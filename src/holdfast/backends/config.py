@@ -41,7 +41,7 @@ _APART = (ENCRYPTION, REDACTION)
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
-def resolve(name: str | os.PathLike[str] | None = None) -> str:
+def store_url(name: str | os.PathLike[str] | None = None) -> str:
     """Return the URL of a store, by a URL, a path, or its name in the file (`stores.main`).
 
     None stands for `$HOLDFAST_STORE`, which may be any of these, or else for the store `default` of the file.
@@ -62,7 +62,7 @@ def resolve(name: str | os.PathLike[str] | None = None) -> str:
 
 def encryption_settings(name: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
     """Return how a store is encrypted according to `$HOLDFAST_ENCRYPTION`, or the entry `encryption` of the file, by
-    the name of the store as for `resolve`. None if neither says that it is."""
+    the name of the store as for `store_url`. None if neither says that it is."""
     if text := os.environ.get("HOLDFAST_ENCRYPTION"):
         return {"keys": text}
     found = _tables_of(name)
@@ -71,7 +71,7 @@ def encryption_settings(name: str | os.PathLike[str] | None = None) -> dict[str,
 
 def redaction_settings(name: str | os.PathLike[str] | None = None) -> object:
     """Return what is done with sensitive data in a store according to `$HOLDFAST_REDACTION`, or the entry `redaction`
-    of the file, by the name of the store as for `resolve`. None if neither says anything."""
+    of the file, by the name of the store as for `store_url`. None if neither says anything."""
     if text := os.environ.get("HOLDFAST_REDACTION"):
         return text.split()
     found = _tables_of(name)

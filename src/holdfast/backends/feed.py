@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from holdfast.backends.interface import Batch, Changes, Expect, key_of
+from holdfast.backends.interface import Batch, Changes, Delete, Expect
 from holdfast.errors import InvalidError
 
 MAX_LINES = 4096
@@ -26,7 +26,7 @@ def changed_lines(batches: Iterable[Batch]) -> set[Line] | None:
         for change in batch:
             if isinstance(change, Expect) or not change.space.in_feed:
                 continue
-            key = key_of(change)
+            key = change.prefix if isinstance(change, Delete) else change.row.key
             if len(key) < 2:
                 return None
             lines.add(key[:2])  # type: ignore[arg-type] # all keys start with tenant and line

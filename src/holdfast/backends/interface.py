@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -170,6 +171,13 @@ class Capabilities(msgspec.Struct, frozen=True):
     """A batch with rows of several lines costs less than a batch for each line."""
     times: bool = False
     """`Scan` takes `by=TIME` for tables that are `timed`: the rows of a tenant by time, across lines."""
+    lags: bool = False
+    """Reads that may lag (`reads_may_lag`) may be answered by a replica. They see what this process has written and
+    read of the same lines."""
+
+
+reads_may_lag: ContextVar[bool] = ContextVar("holdfast_reads_may_lag", default=False)
+"""Whether nothing that is read is the base of a change, so that a replica may answer, where a store has one."""
 
 
 class WordMatch(NamedTuple):
@@ -366,13 +374,13 @@ class Suspension(ABC, Generic[T]):
 class BlockingCall(Suspension[T]):
     """A blocking function: called directly by a sync caller, in a worker thread for an async one."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., T], *args: Any) -> None:
+        self._function, self._args = function, args
 
     def wait(self) -> T:
-        return self._function()
+        return self._function(*self._args)
 
     def watch(self) -> asyncio.Future[T]:
         import asyncio
 
-        return asyncio.get_running_loop().run_in_executor(None, self._function)
+        return asyncio.get_running_loop().run_in_executor(None, self._function, *self._args)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import MsgspecError
@@ -37,16 +37,21 @@ _SCALARS = frozenset(
 _SHORT = 512
 
 
-@contextmanager
-def collector_paused(paused: bool = True) -> Iterator[None]:
-    """Pause the garbage collector, which would scan the new values repeatedly: none is garbage."""
-    paused = paused and gc.isenabled()
-    if paused:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
+class collector_paused:  # noqa: N801 - used as a context
+    """Pauses the garbage collector, which would scan the new values repeatedly: none is garbage."""
+
+    __slots__ = ("_paused",)
+
+    def __init__(self, paused: bool = True) -> None:
+        self._paused = paused
+
+    def __enter__(self) -> None:
+        self._paused = self._paused and gc.isenabled()
+        if self._paused:
+            gc.disable()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._paused:
             gc.enable()
 
 
@@ -207,5 +212,5 @@ class Codec:
         return plain_json.to_plain(self.pack(value))
 
 
-default_codec = Codec()
+default_codec: Codec = Codec()
 """A codec with the default registry and limits."""

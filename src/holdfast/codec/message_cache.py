@@ -60,9 +60,13 @@ def cache_messages(
     """Make an entry of decoded messages. Returns None if they contain more than lists, dicts and immutable scalars."""
     mutable = []
     for own in fields:
-        names = tuple(name for name, value in own.items() if type(value) not in SCALARS)
-        if not all(_is_plain(own[name]) for name in names):
-            return None
+        names = tuple([name for name, value in own.items() if type(value) not in SCALARS])
+        for name in names:
+            value = own[name]
+            if type(value) is dict and not value:
+                continue  # most of them
+            if not _is_plain(value):
+                return None
         mutable.append(names)
     return MessageParts(packed, list(plans), list(fields), mutable, sum(map(len, packed)))
 

@@ -104,7 +104,7 @@ class _DeclaredPlan(ObjectPlan):
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
         super().__init__(cls, ref)
         self.tag = tag
-        self.names = tuple(defaults)
+        self.names: tuple[str, ...] = tuple(defaults)
         self._field_names = frozenset(defaults)
         self._defaults = defaults
 
@@ -184,11 +184,11 @@ class PydanticPlan(_DeclaredPlan):
         private = class_lookup.lookup(cls, "__private_attributes__")
         self._private_names: tuple[str, ...] = tuple(private) if self._v1 and type(private) is dict else ()
         self._keeps_extra = not self._v1 and class_lookup.lookup(cls, "model_config").get("extra") == "allow"
-        self.has_private = bool(private)
+        self.has_private: bool = bool(private)
         # A RootModel has no slots for extra fields and private attributes.
         self._has_slots = type(class_lookup.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
         self._extra_slots = class_lookup.extra_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
-        self.all_names = set(defaults)
+        self.all_names: set[str] = set(defaults)
         self.setters = None if self._v1 else _slot_setters(cls)
 
     def state(self, obj: Any) -> tuple[dict[str, Any], set[str], dict[str, Any] | None, dict[str, Any] | None]:
@@ -330,7 +330,7 @@ class NamedTuplePlan(ObjectPlan):
 
     def __init__(self, cls: type, ref: str) -> None:
         super().__init__(cls, ref)
-        self.names = class_lookup.lookup(cls, "_fields")
+        self.names: tuple[str, ...] = class_lookup.lookup(cls, "_fields")
 
     def dump(self, obj: Any) -> list[Any]:
         if class_lookup.lookup(self.cls, "__dict__") is not None and object.__getattribute__(obj, "__dict__"):

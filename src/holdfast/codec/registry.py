@@ -120,7 +120,7 @@ class Registry:
         return self._named.get(name)
 
 
-default_registry = Registry()
+default_registry: Registry = Registry()
 """The registry behind `holdfast.register` and `holdfast.allow`."""
 
 register, allow = default_registry.register, default_registry.allow

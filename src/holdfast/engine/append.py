@@ -13,6 +13,7 @@ import os
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -183,6 +184,11 @@ class AppendRequest(Struct, eq=False):
         return () if every is None else await every(again)
 
     @property
+    def is_conditional(self) -> bool:
+        """Whether there are conditions besides the line's own."""
+        return self.permit is not None or self.preconditions is not None
+
+    @property
     def follows_latest(self) -> bool:
         """Whether the step follows whichever step is the last one, of the line or of a branch, when it is stored."""
         return self.on_conflict is OnConflict.RETRY and (self.parent is None or isinstance(self.parent, OnBranch))
@@ -193,11 +199,13 @@ class AppendRequest(Struct, eq=False):
         return (
             self.follows_latest
             and not (self.id or self.new_branch or self.merged)
-            and self.preconditions is None
-            and self.permit is None
+            and not self.is_conditional
             and not self.other_changes
             and (self.is_pure or isinstance(self.state, dict))
         )
+
+
+_is_limited = attrgetter("is_limited")
 
 
 class HeadMove(NamedTuple):
@@ -239,7 +247,7 @@ class Appender:
         """The most bytes of changes that are folded before their turn: the step and its nodes are one batch."""
         self._max_cached = context.cache.max_bytes // 4
         """The most bytes of changes whose nodes are cached."""
-        self.inherited = InheritedSchemas(context, lines, states, heads)
+        self.inherited: InheritedSchemas = InheritedSchemas(context, lines, states, heads)
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
 
@@ -272,11 +280,16 @@ class Appender:
                 if batch.time and (latest := max((each.point.time for each in batch.steps), default=0)) > batch.time:
                     together = latest  # a parent is from the future: a clock was wrong
                     continue
-                if [each for each in batch.steps if new_entries(each.line, each.point, each.parent)]:
-                    batch.changes += await self._fields.rows(batch.steps)
+                added = batch.steps
+                if [each for each in added if new_entries(each.line, each.point, each.parent)]:
+                    batch.changes += await self._fields.rows(added)
                 if self._projector.on:
                     for line, steps in batch.by_line().items():
-                        batch.add_rows(await self._projector.rows(line, steps))
+                        if (follower := self._projector.follower) is None:
+                            batch.add_rows(await self._projector.rows(line, steps))
+                        else:
+                            batch.changes += follower.marks(line, steps)
+                            batch.followed[line] = steps
                 if self._indexer.on:
                     for line, steps in batch.by_line().items():
                         batch.changes += await self._indexer.rows(line, steps)
@@ -295,7 +308,7 @@ class Appender:
             if chain is not None:
                 chain.in_flight, chain.ids = True, batch.ids()
             try:
-                limited = all(request.is_limited for request in requests)
+                limited = all(map(_is_limited, requests))
                 failed = await (self._context.apply if limited else self._context.backend.apply)(batch.changes)
             except (TransientError, UnavailableError):
                 raise
@@ -315,9 +328,12 @@ class Appender:
                     raise
                 continue
             if failed is None:
-                heads = [self.remember(each) for each in batch.steps]
+                heads = [self.remember(each) for each in added]
                 for rows in batch.rows:
                     self._projector.remember(rows)
+                if self._projector.follower is not None:
+                    for line, steps in batch.followed.items():
+                        self._projector.follower.add(line, steps)
                 if len(heads) == len(requests):
                     return heads
                 return [await self._head(request, each) for request, each in zip(requests, batch.results, strict=True)]
@@ -390,9 +406,12 @@ class Appender:
         line = request.line
         before = batch.last(line) if batch.results else None
         if before is None:
+            tip = self._lines.cached_tip(line)
             if request.id:
-                batch.looked_up = again or self._lines.cached_tip(line) is None
-            tip = batch.tips[line] = await tip_to_append(self._lines, line)
+                batch.looked_up = again or tip is None
+            if tip is None or tip.generation:
+                tip = await tip_to_append(self._lines, line)
+            batch.tips[line] = tip
         else:
             tip = LineTip(before.info, before.point, is_only_branch=False)
         if tip is not None and request.id and not tip.is_followed_by(request.id, request.parent):
@@ -441,7 +460,7 @@ class Appender:
         if left is not None:
             end = await self._lines.head(line, left.branch)
             prepared.add(Expect(STEPS, (*line, end.branch, end.seq + 1), None), Condition.PRECONDITION)
-        if required := await request.conditions(again):
+        if required := await request.conditions(again) if request.is_conditional else ():
             prepared.add_preconditions(required)
         if parent is None or parent != tip.point:
             prepared.add_preconditions(await self.inherited.conditions_on_use(request, parent, loaded, refresh=again))

@@ -8,11 +8,11 @@ from enum import Enum
 from msgspec import Struct, field
 
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Put, Row
-from holdfast.backends.tables import BRANCHES, STEPS, Key
+from holdfast.backends.tables import BRANCHES, EVENTS, STEPS, Key
 from holdfast.engine.lines import At, LineTip
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import Workspace
-from holdfast.engine.projection.rows import ProjectedStep, RowChanges
+from holdfast.engine.projection.rows import ProjectedStep, RowChanges, has_transitions
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
@@ -73,7 +73,10 @@ class PreparedStep(Struct, eq=False):
     def projected(self) -> ProjectedStep:
         """Return the step for the projector and the indexer."""
         branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
-        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches)
+        events: list[Row] = []
+        if has_transitions(self.line):
+            events = [each.row for each in self.changes if isinstance(each, Put) and each.space is EVENTS]
+        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches, events)
 
     @property
     def head(self) -> StepInfo:
@@ -111,31 +114,32 @@ class ChangeRefused(Exception):
         self.index = index
 
 
-class AppendBatch:
+class AppendBatch(Struct, eq=False):
     """Steps that are appended together."""
 
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-        self.results: list[PreparedStep | StepRef] = []
-        """For each request, the prepared step, or the parent that is returned instead."""
-        self.tips: dict[Line, LineTip | None] = {}
-        """The tips of the lines that the batch is based on."""
-        self.looked_up = False
-        """Whether the id of its only step was looked up in the store for it, and was free."""
-        self.time = 0
-        """The time of all steps, where there are several, unless it is 0."""
-        self.new_versions: set[Line] = set()
-        """The lines that get a new version, or are new."""
-        self.rows: list[RowChanges] = []
-        """Readable rows that are stored with the steps."""
-        self._starts: list[tuple[int, dict[int, Condition], StepRef | None]] = []
-        """For each step, the index of its first change, its conditions, and its parent."""
-        self._row_conditions: set[int] = set()
-        """The indexes of conditions of readable rows."""
-        self._keys: set[tuple[str, Key]] = set()
-        self._bytes = 0
-        self._by_line: dict[Line, list[PreparedStep]] = {}
-        """The keys and the size of what is written, of a chain."""
+    changes: list[Change] = []
+    results: list[PreparedStep | StepRef] = []
+    """For each request, the prepared step, or the parent that is returned instead."""
+    tips: dict[Line, LineTip | None] = {}
+    """The tips of the lines that the batch is based on."""
+    looked_up: bool = False
+    """Whether the id of its only step was looked up in the store for it, and was free."""
+    time: int = 0
+    """The time of all steps, where there are several, unless it is 0."""
+    new_versions: set[Line] = set()
+    """The lines that get a new version, or are new."""
+    rows: list[RowChanges] = []
+    """Readable rows that are stored with the steps."""
+    followed: dict[Line, list[ProjectedStep]] = {}
+    """Steps whose readable rows are written afterwards."""
+    _starts: list[tuple[int, dict[int, Condition], StepRef | None]] = []
+    """For each step, the index of its first change, its conditions, and its parent."""
+    _row_conditions: set[int] = set()
+    """The indexes of conditions of readable rows."""
+    _by_line: dict[Line, list[PreparedStep]] = {}
+    _keys: set[tuple[str, Key]] = set()
+    _bytes: int = 0
+    """The keys and the size of what is written, of a chain."""
 
     def ids(self) -> list[str]:
         """Return the ids of the steps; an empty one for a request whose parent is returned."""

@@ -46,10 +46,10 @@ class OuterSave:
     __slots__ = ("lines", "owner", "waits")
 
     def __init__(self, owner: object, lines: frozenset[Line]) -> None:
-        self.owner = owner
+        self.owner: object = owner
         """The engine that saves."""
-        self.lines = lines
-        self.waits = False
+        self.lines: frozenset[Line] = lines
+        self.waits: bool = False
 
 
 outer_saves: ContextVar[tuple[OuterSave, ...]] = ContextVar("holdfast_outer_saves", default=())
@@ -70,9 +70,9 @@ class _QueuedSave(FutureWait[list[StepInfo] | None]):
     def __init__(self, queue: AppendQueue, requests: Sequence[AppendRequest]) -> None:
         super().__init__()
         self._queue = queue
-        self.thread = threading.get_ident()
+        self.thread: int = threading.get_ident()
         self.requests = requests
-        self.line = requests[0].line
+        self.line: Line = requests[0].line
 
     def wait(self) -> list[StepInfo] | None:
         # A task of a loop that this thread keeps from running will not pass the lead on; nor will a save that a signal

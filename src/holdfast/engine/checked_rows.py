@@ -35,6 +35,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.runtime.metrics import MetricsRegistry
 from holdfast.backends.tables import (
+    BEHIND,
     FIELDS,
     JOURNAL,
     KEYS,
@@ -54,7 +55,7 @@ from holdfast.engine.fields import NameEntry, name_entry
 from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
-UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, FIELDS, *READABLE))
+UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, FIELDS, BEHIND, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
 to wrappers, which are below the engine."""
 
@@ -216,8 +217,10 @@ CHECKSUMS = RowCodec()
 class CheckedBackend(Wrapper):
     """The store as the engine uses it. `inner` has the rows as they are stored."""
 
+    rows: RowCodec
+
     def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS, metrics: MetricsRegistry | None = None) -> None:
-        self.metrics = MetricsRegistry() if metrics is None else metrics
+        self.metrics: MetricsRegistry = MetricsRegistry() if metrics is None else metrics
         stored, self.rows = rows.bind(inner)
         super().__init__(stored)
         stored.set_row_check(self.rows.is_intact)
@@ -225,13 +228,14 @@ class CheckedBackend(Wrapper):
     async def apply(self, batch: Batch) -> int | None:
         start = perf_counter()
         try:
-            return await self._apply(batch)
+            if self.rows.hides_columns:
+                return await self._apply_hidden(batch)
+            return await self.inner.apply(_encode(batch, self.rows.encode))
         finally:
             self.metrics.observe_request("write", perf_counter() - start, body_bytes(batch))
 
-    async def _apply(self, batch: Batch) -> int | None:
-        if not self.rows.hides_columns:
-            return await self.inner.apply(_encode(batch, self.rows.encode))
+    async def _apply_hidden(self, batch: Batch) -> int | None:
+        """Apply a batch whose rows are stored with other columns and keys."""
         for _ in range(_ATTEMPTS):
             prepared = await self.rows.prepare(batch)
             conditions, changes, encode, adds_keys = prepared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
@@ -42,8 +42,8 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     codec: Codec = default_codec
     clock: Callable[[], int] = time.time_ns
     fold_every: int = FOLD_EVERY
-    project: bool = False
-    """Whether readable rows are written beside the log."""
+    project: bool | Literal["follow"] = False
+    """Whether readable rows are written beside the log: in the batch of a save, or within a second (`follow`)."""
     rows: RowCodec = CHECKSUMS
     """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
     metrics: MetricsRegistry = field(default_factory=MetricsRegistry)
@@ -60,13 +60,13 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         force_setattr(self, "rows", self.backend.rows)
 
-    @property
+    @cached_property
     def stored(self) -> Backend:
         """The store with its rows as they are, also damaged ones. Only to read: what writes uses `backend`."""
         assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         return self.backend.inner
 
-    @property
+    @cached_property
     def unchecked(self) -> Backend:
         """The store for reading columns alone, which are not checked."""
         return UncheckedBackend(self.stored, self.rows) if self.rows.hides_columns else self.stored
@@ -75,6 +75,11 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     def max_bytes(self) -> int:
         """The largest number of bytes of a record."""
         return self.codec.max_bytes
+
+    @cached_property
+    def lags(self) -> bool:
+        """Whether the store has a replica that may answer reads."""
+        return self.backend.capabilities.lags
 
     @cached_property
     def quotas(self) -> QuotaLimiter:

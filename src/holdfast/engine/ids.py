@@ -23,6 +23,8 @@ SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
 """The last suffix of a revision."""
 
 _RESERVED = ("", *LATEST, "main")
+_STARTS = (*_RESERVED[1:], "^", "#")
+"""How reserved names start: with a revision, or a suffix of the empty one."""
 
 
 def is_reserved(name: str) -> bool:
@@ -30,10 +32,12 @@ def is_reserved(name: str) -> bool:
 
     Not `~2`, which callers use for ids that sort after all others.
     """
+    if name and not name.startswith(_STARTS):
+        return False  # nearly every name
     base = name
     while match := SUFFIX.search(base):
         base = base[: match.start()]
-    return base in _RESERVED and not name.startswith("~")
+    return base in _RESERVED
 
 
 def check_new_name(text: object, what: str) -> str:

@@ -119,7 +119,7 @@ class LineIndex:
         self._context = context
         self._backend = context.backend
         self._can_index = context.backend.capabilities.words
-        self.generations = Generations(context)
+        self.generations: Generations = Generations(context)
         self.indexed: frozenset[str] = frozenset()
         """The tenants that have a text index, as far as is cached."""
 
@@ -407,18 +407,20 @@ class LineIndex:
 
     async def find(self, line: Line, at: At) -> StepRef:
         """Return the step that is named. `NotFoundError` if there is none."""
-        return StepRef.of(await self.find_row(line, at, bodies=False))
+        return (await self._find(line, at, False, ()))[1]
 
     async def find_and(self, line: Line, at: At, more: Sequence[Query]) -> tuple[StepRef, list[list[Row]]]:
         """Return the step that is named, and the answers to more queries, in one round trip."""
-        row, answers = await self._find(line, at, False, more)
-        return StepRef.of(row), answers
+        _, point, answers = await self._find(line, at, False, more)
+        return point, answers
 
     async def find_row(self, line: Line, at: At, *, bodies: bool = True) -> Row:
         """Return the row of the step that is named."""
         return (await self._find(line, at, bodies, ()))[0]
 
-    async def _find(self, line: Line, at: At, bodies: bool, more: Sequence[Query]) -> tuple[Row, list[list[Row]]]:
+    async def _find(
+        self, line: Line, at: At, bodies: bool, more: Sequence[Query]
+    ) -> tuple[Row, StepRef, list[list[Row]]]:
         if isinstance(at, Root):
             raise NotFoundError("the start of a thread is not a checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
@@ -435,9 +437,10 @@ class LineIndex:
         if not rows:
             raise await self._not_found(line, at)
         row = rows[0] if at is not None else await find_head(self._backend, line, rows[0], bodies)
-        if StepRef.of(row).pruned:
+        point = StepRef.of(row)
+        if point.pruned:
             raise pruned_error(line)
-        return row, answers
+        return row, point, answers
 
     async def read_step(self, line: Line, point: StepRef, read: Callable[[StepRef], Awaitable[T]]) -> T:
         """Read something of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""

@@ -8,6 +8,7 @@ share a name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from holdfast.backends.interface import Backend, Get, Scan
@@ -241,6 +242,7 @@ def check_thread(name: str) -> str:
     return name
 
 
+@lru_cache(1024)
 def thread_name(thread_id: str, namespace: str = "") -> str:
     """Return the name of the line for a thread, or for a namespace in it."""
     check_thread(thread_id)

@@ -39,7 +39,7 @@ class Attempts:
     ) -> None:
         self._action, self._where, self._metrics, self._code = action, where, metrics, code
         self._started = 0.0
-        self.count = 0
+        self.count: int = 0
 
     async def begin(self) -> int:
         """Begin an attempt, and return how many there were before it. `ConflictError` after too long a time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 
-rng = random.Random()  # noqa: S311 - not for secrets
+rng: random.Random = random.Random()  # noqa: S311 - not for secrets
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=rng.seed)  # or a child would draw the same numbers as its parent

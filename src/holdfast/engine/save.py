@@ -112,8 +112,7 @@ class StepWriter:
         return heads
 
     async def _save(self, *requests: AppendRequest) -> list[StepInfo]:
-        named = [(request.line, request.id) for request in requests if request.id]
-        if len(set(named)) < len(named):
+        if len(requests) > 1 and _have_same_id(requests):
             raise InvalidError(
                 "two checkpoints that are saved together have the same id", hint="Save them one after the other"
             )
@@ -216,7 +215,10 @@ class StepWriter:
         ]
         changes += [change for each in move.steps for change in each.changes] + move.renamed
         rows = None
-        if self._projector.on:
+        follower = self._projector.follower
+        if follower is not None:
+            changes += follower.marks(line, move.projected())
+        elif self._projector.on:
             rows = await self._projector.rows(line, move.projected())
             changes += rows.changes
         if self._indexer.on:
@@ -229,6 +231,8 @@ class StepWriter:
             self._appender.remember(each)
         if rows is not None:
             self._projector.remember(rows)
+        if follower is not None:
+            follower.add(line, move.projected())
         return first.head
 
     async def _parent(self, line: Line, old: _OldStep) -> StepRef | None:
@@ -390,6 +394,12 @@ class StepWriter:
 async def _permit(request: AppendRequest, again: bool) -> Sequence[Change]:
     """Return the conditions on which a step may be saved again. Its other ones held when it was saved first."""
     return () if request.permit is None else await request.permit(again)
+
+
+def _have_same_id(requests: Sequence[AppendRequest]) -> bool:
+    """Return whether two requests for one line name the same id."""
+    named = [(request.line, request.id) for request in requests if request.id]
+    return len(set(named)) < len(named)
 
 
 def _add_context(request: AppendRequest, trace: Trace, authority: Authority) -> None:

@@ -317,6 +317,8 @@ class StateLoader:
         Steps that follow each other are read together: a state is its folded root and the changes since, and applying
         these produces the states between.
         """
+        if len(points) == 1:
+            return [await self.values(line, points[0])]
         states: dict[tuple[int, int], PackedMap] = {}
         positions = {point[:2] for point in points}
         for point in sorted(points, key=lambda point: point.depth, reverse=True):

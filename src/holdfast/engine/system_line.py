@@ -82,7 +82,7 @@ class StepAudit:
         self._line = line
         self._actor = actor
         self._contents: list[EventContent] = []
-        self.trace = trace_context.current_or_new() if trace is None else trace
+        self.trace: Trace = trace_context.current_or_new() if trace is None else trace
 
     def describe(
         self,

@@ -21,7 +21,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import NotFoundError
 from holdfast.history.diff_result import Diff, DiffSide
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ async def compare_revisions(engine: Engine, line: Line, a: Revision | None, b: R
 
 
 async def find_point(engine: Engine, line: Line, revision: Revision) -> ComparedPoint:
-    return ComparedPoint(line, await resolve(engine, line, revision))
+    return ComparedPoint(line, await find_step(engine, line, revision))
 
 
 async def find_parent(engine: Engine, step: ComparedPoint) -> ComparedPoint:

@@ -7,7 +7,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.json import encode
+from msgspec.structs import asdict
 
 from holdfast._views import MAX_ROWS, html_table
 from holdfast.codec import Codec
@@ -30,7 +32,7 @@ class DiffSide(NamedTuple):
     time: datetime | None
 
 
-class ChannelChanges(NamedTuple):
+class ChannelChanges(msgspec.Struct, frozen=True):
     """Numbers of changes in a channel: items of a list, entries of a dict, or the channel itself."""
 
     channel: str
@@ -144,7 +146,7 @@ class Diff:
         return {
             "old": _side_json(self.old),
             "new": _side_json(self.new),
-            "summary": [counts._asdict() for counts in self.summary],
+            "summary": [asdict(counts) for counts in self.summary],
             "changes": [_edit_json(edit) for edit in _with_moves([edit for edit in self._edits if not edit.quiet])],
         }
 

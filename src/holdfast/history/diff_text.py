@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
 SAME, OLD, NEW = "=", "-", "+"
 
 
-class TextSpan(NamedTuple):
+class TextSpan(msgspec.Struct, frozen=True):
     """A part of a text: `=` in both, `-` only in the old, `+` only in the new."""
 
     kind: str

@@ -37,7 +37,7 @@ from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, CommonAncestors
 from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
 from holdfast.history.log_walk import LogWalk
-from holdfast.history.revisions import Revisions, resolve
+from holdfast.history.revisions import Revisions, find_step
 
 _LISTED = 8
 """How many conflicts the message of an error names."""
@@ -153,7 +153,7 @@ class _Merge:
 
     async def save(self) -> StepInfo:
         engine, line = self._engine, self._line
-        theirs = await resolve(engine, line, self._theirs)
+        theirs = await find_step(engine, line, self._theirs)
         attempts = Attempts("merging a branch", line, engine.context.metrics)
         while True:
             await attempts.begin()
@@ -171,7 +171,7 @@ class _Merge:
 
     async def preview(self) -> tuple[StepInfo, dict[str, Any]]:
         engine, line = self._engine, self._line
-        theirs = await resolve(engine, line, self._theirs)
+        theirs = await find_step(engine, line, self._theirs)
         await engine.lines.info(line)  # refreshes the cached tip of the line
         ours, _, _ = await self._target()
         common = await Ancestry(engine, line, await engine.lines.branch_graph(line)).common(ours, theirs)
@@ -189,7 +189,7 @@ class _Merge:
         if isinstance(self._into, str) and await revisions.branch(self._into) is not None:
             name = OnBranch(self._into)
             return await self._engine.lines.find(self._line, name), name, OnConflict.RETRY
-        point = await resolve(self._engine, self._line, self._into)
+        point = await find_step(self._engine, self._line, self._into)
         return point, point.id, OnConflict.REFUSE
 
     async def _merge_states(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> _MergedState:

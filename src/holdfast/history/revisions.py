@@ -41,7 +41,7 @@ _LISTED = 6
 """How many matching checkpoints an error lists."""
 
 
-async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
+async def find_step(engine: Engine, line: Line, at: Revision) -> StepRef:
     """Find the step that a revision names.
 
     Raises `NotFoundError`, or `InvalidError` if it is not a revision or several ids start with it.
@@ -62,7 +62,7 @@ async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
         raise InvalidError(
             f"the number of a step must be 0 or more, not {at}", hint=f"{-at} steps back is 'HEAD~{-at}'"
         )
-    return await Revisions(engine, line).resolve(f"#{at}" if isinstance(at, int) else at)
+    return await Revisions(engine, line).find(f"#{at}" if isinstance(at, int) else at)
 
 
 class Revisions:
@@ -76,7 +76,7 @@ class Revisions:
         self._branches: list[Branch] | None = None
         self._graph = BranchGraph(())
 
-    async def resolve(self, text: str) -> StepRef:
+    async def find(self, text: str) -> StepRef:
         base, suffixes = await self._split(check_name(text, "revision"))
         point = await self._base(text, base)
         for suffix in suffixes:

@@ -130,8 +130,8 @@ class SearchPage(Page[SearchMatch]):
     ) -> None:
         super().__init__(matches, cursor, lambda after: run.page(limit, after))
         self.how = how
-        self.examined = run.examined
-        self.unreadable = run.unreadable
+        self.examined: int = run.examined
+        self.unreadable: int = run.unreadable
         self.stopped = stopped
 
     def __repr__(self) -> str:
@@ -215,8 +215,8 @@ class SearchRun:
         self._needs_refs = not names.isdisjoint(("tag", "label"))
         self._needs_size = "size" in names
         self._contexts: dict[Line, ThreadContext] = {}
-        self.examined = 0
-        self.unreadable = 0
+        self.examined: int = 0
+        self.unreadable: int = 0
 
     # Pages ----------------------------------------------------------------------------------------------------
 

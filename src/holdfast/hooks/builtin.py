@@ -51,8 +51,9 @@ class Validate:
         if self._schema is not None and (value := call.value) is not MISSING:
             problems = self._schema.check(value)
             if problems:
-                path, reason = problems[0]
-                raise VetoError(f"the value does not fit its schema: {f'at {path}, ' if path else ''}{reason}")
+                first = problems[0]
+                where = f"at {first.path}, " if first.path else ""
+                raise VetoError(f"the value does not fit its schema: {where}{first.reason}")
 
 
 class AddAuditFields:

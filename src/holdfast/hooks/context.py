@@ -232,7 +232,7 @@ class HookResult(NamedTuple):
     """Whether the hook returned, and `value` is what it returned."""
 
 
-class HookInfo(NamedTuple):
+class HookInfo(msgspec.Struct, frozen=True):
     """A registered hook and its statistics."""
 
     name: str

@@ -125,6 +125,9 @@ def check_result(start: int, value: Any) -> HookResult:
 class HookRunner:
     """Runs one hook in threads and on an event loop."""
 
+    after_workers: WorkerPool
+    workers: WorkerPool
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
@@ -287,7 +290,7 @@ class _OnLoop(_HookCall):
             return build_result(start, error=error)
 
 
-log = logging.getLogger("holdfast.hooks")
+log: logging.Logger = logging.getLogger("holdfast.hooks")
 
 _STATES = {"closed": "on", "open": "off", "trying": "trying"}
 """The state of a hook, by that of its breaker."""
@@ -338,7 +341,7 @@ class Hook:
     def info(self) -> HookInfo:
         """Return the public description."""
         until = self.breaker.until
-        own = {name: getattr(self, name) for name in HookInfo._fields if hasattr(self, name)}
+        own = {name: getattr(self, name) for name in HookInfo.__struct_fields__ if hasattr(self, name)}
         own |= {"points": tuple(sorted(self.points)), "bypassed": sum(self.bypassed.values())}
         own |= {"average": self.total / self.calls / 1e9 if self.calls else 0.0, "worst": self.worst / 1e9}
         return HookInfo(**own, state=_STATES[self.breaker.state], off_until=to_datetime(until) if until else None)

@@ -465,12 +465,12 @@ class QueuedHook:
     __slots__ = ("call", "context", "finished", "hook", "subject")
 
     def __init__(self, hook: Hook, subject: HookedChange, context: Context, call: OutboxCall | None = None) -> None:
-        self.call = call
+        self.call: OutboxCall | None = call
         """The call in the outbox, if it is durable."""
-        self.hook = hook
-        self.subject = subject
-        self.context = context
-        self.finished = False
+        self.hook: Hook = hook
+        self.subject: HookedChange = subject
+        self.context: Context = context
+        self.finished: bool = False
         """Whether it was run or dropped."""
 
 
@@ -488,6 +488,8 @@ class Outcome(NamedTuple):
 class AfterQueue:
     """The waiting after-hooks, and the executions that are not recorded yet."""
 
+    waiting: int
+
     def __init__(
         self,
         run: Callable[[QueuedHook], Outcome],
@@ -499,7 +501,7 @@ class AfterQueue:
         self._write = write
         self._max_waiting = most
         self._interval = every
-        self.dropped = 0
+        self.dropped: int = 0
         """The number of hooks dropped because too many were waiting."""
         self.reinit_locks()
 

@@ -120,8 +120,8 @@ class HookRegistry:
         self.cache: dict[str, ActivePoints] = {}
         """The matching hooks by scope, for callers that save the call of `points`."""
         self._lock = Lock()
-        self.after_queue = AfterQueue(self._run_after, self._record)
-        self.owner = new_owner()
+        self.after_queue: AfterQueue = AfterQueue(self._run_after, self._record)
+        self.owner: str = new_owner()
         """Whose calls in the outbox are those of this store."""
         self._recovery: Ticker | None = None
         self._next_look = 0.0

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias, TypedDict
 
+import msgspec
+
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
@@ -244,7 +246,7 @@ class RetentionCandidate(NamedTuple):
     """Whether the thread resumes from it. If none is said to, it is the one with the greatest id."""
 
 
-class RetentionVerdict(NamedTuple):
+class RetentionVerdict(msgspec.Struct, frozen=True):
     """The decision on a checkpoint, and its reasons."""
 
     id: str
@@ -258,4 +260,4 @@ class RetentionVerdict(NamedTuple):
         """Return the verdict if a size limit drops what is older than a time."""
         if self.stays or not self.kept or self.time >= cutoff:
             return self
-        return self._replace(kept=False, reasons=("over the size limit",))
+        return msgspec.structs.replace(self, kept=False, reasons=("over the size limit",))

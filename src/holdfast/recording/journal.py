@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast.codec import Codec
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import HoldfastError
@@ -94,8 +96,7 @@ class Call:
         return self.kind if self.kind == self.name else f"{self.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True):
     """A difference between a recorded run and its replay: where, of which kind, and as a diff.
 
     `step` and `task` say where in the run; `number` is that of the call in its task.
@@ -132,7 +133,7 @@ class TaskJournal:
     def __init__(self, key: str = "", step: int = 0, bases: Mapping[str, Sequence[Any]] | None = None) -> None:
         self.key = key
         self.step = step
-        self.bases = dict(bases or {})
+        self.bases: dict[str, Sequence[Any]] = dict(bases or {})
         """The lists that inputs refer to, by name."""
         self.calls: list[Call] = []
         self.root: object = None

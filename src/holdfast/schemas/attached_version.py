@@ -50,10 +50,10 @@ class AttachedVersion:
         self._engine = engine
         self._registry = registry
         self.declaration: Final = declaration
-        self.schemas = declaration.schemas
+        self.schemas: SchemaSet = declaration.schemas
         """The schemas of the program, and other versions that the store has."""
         self.schema: Final = declaration.schema
-        self.reference = declaration.schema.schema_reference
+        self.reference: str = declaration.schema.schema_reference
         self.unversioned: Final = unversioned
         """The version of states without a reference to a schema; None if they have none until they are saved anew."""
         self._validate = declaration.validate
@@ -288,7 +288,7 @@ def _moved(problem: Problem, skipped: Mapping[str, int]) -> Problem:
     number, close, rest = rest.partition("]")
     if not bracket or not number.isdigit() or not skipped.get(name):
         return problem
-    return problem._replace(path=f"{name}[{int(number) + skipped[name]}{close}{rest}")
+    return replace(problem, path=f"{name}[{int(number) + skipped[name]}{close}{rest}")
 
 
 def _common_start(old: list[bytes], new: list[bytes]) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
 
 from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast.schemas.definition import CONSTRAINTS, Node, encode, type_text, unfold
 
-Resolve = Callable[[str], Node]
+Lookup = Callable[[str], Node]
 
 
 class CompatibilityLevel(StrEnum):
@@ -25,7 +27,7 @@ class CompatibilityLevel(StrEnum):
     """Neither reads what the other wrote: it takes a migration."""
 
 
-class SchemaChange(NamedTuple):
+class SchemaChange(msgspec.Struct, frozen=True):
     """A difference between two schemas."""
 
     path: str
@@ -46,7 +48,7 @@ class SchemaChange(NamedTuple):
         return _level(self.backward, self.forward)
 
 
-class Compatibility(NamedTuple):
+class Compatibility(msgspec.Struct, frozen=True):
     """The result of a comparison."""
 
     level: CompatibilityLevel
@@ -63,9 +65,9 @@ class Compatibility(NamedTuple):
         return self.level in (CompatibilityLevel.FULL, CompatibilityLevel.FORWARD)
 
 
-def compare(old: Node, new: Node, resolve: Resolve | None = None) -> Compatibility:
+def compare(old: Node, new: Node, lookup: Lookup | None = None) -> Compatibility:
     """Compare two canonical forms."""
-    changes = tuple(_Comparison(resolve).changes(old, new, ""))
+    changes = tuple(_Comparison(lookup).changes(old, new, ""))
     backward, forward = all(each.backward for each in changes), all(each.forward for each in changes)
     return Compatibility(_level(backward, forward), changes)
 
@@ -79,15 +81,15 @@ def _level(backward: bool, forward: bool) -> CompatibilityLevel:
 class _Comparison:
     """Compares nodes. A pair that is met again inside itself is assumed to fit: the types are recursive."""
 
-    def __init__(self, resolve: Resolve | None) -> None:
-        self._resolve = resolve
+    def __init__(self, lookup: Lookup | None) -> None:
+        self._lookup = lookup
         self._compared: set[tuple[str, str]] = set()
         self._assumed: set[tuple[str, str]] = set()
 
     def _open(self, node: Node) -> Node:
         node = unfold(node)
-        while node["type"] == "schema" and self._resolve is not None:
-            node = unfold(self._resolve(node["ref"]))
+        while node["type"] == "schema" and self._lookup is not None:
+            node = unfold(self._lookup(node["ref"]))
         return node
 
     def changes(self, old: Node, new: Node, path: str) -> Iterator[SchemaChange]:

@@ -171,8 +171,9 @@ def _migrate_write(
                         where, f"the whole state is converted by a function, and not {row.channel!r} alone"
                     )
                 run = step.migration.upgrade if step.up else step.migration.downgrade
-                (after, aside), (without, _) = run(after, {}, codec), run(without, {}, codec)
-                if aside and after == without:
+                converted, without = run(after, {}, codec), run(without, {}, codec).state
+                after = converted.state
+                if converted.aside and after == without:
                     if not _is_removed(step.migration, row.channel):
                         raise pending_error(where, f"{row.channel!r} becomes part of another channel")
                     # LangGraph would run a task again of which nothing is left.

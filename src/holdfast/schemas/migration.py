@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, pack_name
@@ -43,7 +45,7 @@ MAX_ASIDE = 1 << 20
 """How many bytes the values of one state that are kept aside may have."""
 
 
-class MigratedState(NamedTuple):
+class MigratedState(msgspec.Struct, frozen=True):
     """A packed state, and what was kept aside on the way to it: store both, and give both to the next migration."""
 
     state: PackedMap

@@ -68,13 +68,13 @@ class Schema:
         """The schemas that it refers to, as `plan@1.0.0`."""
         return references(self.canonical)
 
-    def compare(self, newer: Schema, resolve: Callable[[str], Schema] | None = None) -> Compatibility:
+    def compare(self, newer: Schema, lookup: Callable[[str], Schema] | None = None) -> Compatibility:
         """Compare with a newer schema, field by field."""
-        return compare(self.canonical, newer.canonical, _nodes(resolve))
+        return compare(self.canonical, newer.canonical, _nodes(lookup))
 
-    def validator(self, resolve: Callable[[str], Schema] | None = None) -> Validator:
-        """Return a compiled validator. `resolve` returns the schemas that this one refers to."""
-        return Validator(self.canonical, _nodes(resolve))
+    def validator(self, lookup: Callable[[str], Schema] | None = None) -> Validator:
+        """Return a compiled validator. `lookup` returns the schemas that this one refers to."""
+        return Validator(self.canonical, _nodes(lookup))
 
     @cached_property
     def _validator(self) -> Validator:
@@ -133,8 +133,8 @@ def invalid_value(reference: str, problems: list[Problem]) -> InvalidError:
     )
 
 
-def _nodes(resolve: Callable[[str], Schema] | None) -> Callable[[str], Node] | None:
-    return None if resolve is None else lambda reference: resolve(reference).canonical
+def _nodes(lookup: Callable[[str], Schema] | None) -> Callable[[str], Node] | None:
+    return None if lookup is None else lambda reference: lookup(reference).canonical
 
 
 def _require_fields(node: Node, name: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.model.packed_state import pack_state, unpack_state
@@ -173,7 +175,7 @@ class SchemaSet:
         return found
 
 
-class MigratedValues(NamedTuple):
+class MigratedValues(msgspec.Struct, frozen=True):
     """A state, and what was kept aside on the way to it."""
 
     state: dict[str, Any]

@@ -49,8 +49,8 @@ class SchemaLock:
     """The content of a lock file: schemas by reference, and the fingerprints of migrations."""
 
     def __init__(self, schemas: SchemaSet | None = None, fingerprints: dict[str, str] | None = None) -> None:
-        self.schemas = SchemaSet() if schemas is None else schemas
-        self.fingerprints = dict(fingerprints or {})
+        self.schemas: SchemaSet = SchemaSet() if schemas is None else schemas
+        self.fingerprints: dict[str, str] = dict(fingerprints or {})
 
     @classmethod
     def read(cls, path: Path) -> SchemaLock:

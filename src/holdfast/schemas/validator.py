@@ -11,7 +11,9 @@ import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.errors import InvalidError
@@ -42,7 +44,7 @@ MAX_PROBLEMS = 20
 """How many problems of a value are reported."""
 
 
-class Problem(NamedTuple):
+class Problem(msgspec.Struct, frozen=True):
     """A reason why a value does not fit. The value itself is not quoted: it may be secret."""
 
     path: str
@@ -79,8 +81,8 @@ _SEQUENCES: dict[str, tuple[type, ...]] = {
 class Validator:
     """Checks values against a canonical form."""
 
-    def __init__(self, form: Node, resolve: Callable[[str], Node] | None = None) -> None:
-        self._compiler = _Compiler(resolve)
+    def __init__(self, form: Node, lookup: Callable[[str], Node] | None = None) -> None:
+        self._compiler = _Compiler(lookup)
         self._check = self._compiler.compile(form, ())
         self._top = unfold(form)
         self._fields: dict[str, tuple[Check, bool]] = {}
@@ -125,8 +127,8 @@ class Validator:
 
 
 class _Compiler:
-    def __init__(self, resolve: Callable[[str], Node] | None) -> None:
-        self._resolve = resolve
+    def __init__(self, lookup: Callable[[str], Node] | None) -> None:
+        self._lookup = lookup
         self._schemas: dict[str, list[Check]] = {}
 
     def compile(self, node: Node, around: tuple[list[Check], ...]) -> Check:
@@ -174,12 +176,12 @@ class _Compiler:
                 return _compile_scalar(kind)
 
     def _reference(self, reference: str) -> Check:
-        if self._resolve is None:
+        if self._lookup is None:
             return _accept  # checked where its schema is known
         cell = self._schemas.get(reference)
         if cell is None:
             self._schemas[reference] = cell = []
-            cell.append(self.compile(self._resolve(reference), ()))
+            cell.append(self.compile(self._lookup(reference), ()))
         return _deferred(cell)
 
 

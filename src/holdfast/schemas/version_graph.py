@@ -6,7 +6,9 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+import msgspec
 
 from holdfast.codec import Codec
 from holdfast.engine.model.packed_state import Packed, pack_name, unpack, unpack_state
@@ -109,7 +111,7 @@ _LOSSY = 1_000
 """The cost of a lossy step: any way around it is taken."""
 
 
-class MigrationStep(NamedTuple):
+class MigrationStep(msgspec.Struct, frozen=True):
     """A step of a path: a migration in one direction; none, if the states fit the next version as they are."""
 
     source: Version

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
-from holdfast.engine.guard import Guard
+from holdfast.engine.guard import OWNER, Guard, current_authority
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import line_name
 from holdfast.engine.row_format import Line
@@ -32,6 +32,11 @@ class StoreHandle(Struct, frozen=True):
         """Return the line of a thread that a caller names. `InvalidError` if it is the name of another kind of line:
         those of state and of the store's own records have their own interfaces."""
         return Line(self.tenant, line_name(thread))
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the store's owner uses it, and no identity."""
+        return not self.guard.actor and current_authority() is OWNER
 
     @property
     def codec(self) -> Codec:

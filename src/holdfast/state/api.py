@@ -46,12 +46,11 @@ class ScopedOperations:
 
         return State(self._handle, parse_scope(self._handle, scope, parts))
 
-    def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> AsyncState:
+    @sync_or_async(_state)
+    def state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> AsyncState:
         from holdfast.state.scope_state import AsyncState
 
         return AsyncState(self._handle, parse_scope(self._handle, scope, parts))
-
-    state = sync_or_async(_state, _async_state)
 
     @operation
     @paged

@@ -64,7 +64,7 @@ class DescribedTable(RecordTable[D]):
     def __init__(self, handle: StoreHandle, kind: ValueKind, line: str, record: type[D], hint: str) -> None:
         system_line = SystemLine(handle.engine, Line(handle.tenant, line), handle.guard.actor, fold_every=FOLD_EVERY)
         super().__init__(system_line, kind, record.of, record.to_dict, hint=hint, links=record.links)
-        self.handle = maintenance_handle(handle)
+        self.handle: StoreHandle = maintenance_handle(handle)
         self._kind: ValueKind = kind
         self._used: dict[str, ValueSchema] = {}
 

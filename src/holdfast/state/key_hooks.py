@@ -38,6 +38,8 @@ _PAYLOAD_KEYS = ("item/", "answer/", "result/")
 class KeyHooks:
     """The hooks of the changes of one scope. A change that is attempted again calls none again, if it is the same."""
 
+    wants_old: bool
+
     def __init__(
         self, registry: HookRegistry, handle: StoreHandle, scope: str, points: ActivePoints, trace: Trace
     ) -> None:

@@ -296,10 +296,9 @@ class StateOperations:
         watch.start()
         return watch
 
-    def _async_watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> AsyncWatch:
+    @sync_or_async(_watch)
+    def watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> AsyncWatch:
         return AsyncWatch(self._handle, self.scope, pattern, cursor, nested)
-
-    watch = sync_or_async(_watch, _async_watch)
 
     # Inside -----------------------------------------------------------------------------------------------------
 

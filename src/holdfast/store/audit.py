@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, operation
+from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, as_change, operation
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKinds, parse_kinds
@@ -37,7 +37,7 @@ class AuditOperations:
         self._handle = owner_handle(handle)
         self._recorder = recorder
 
-    @operation
+    @operation(may_lag=True)
     async def query(
         self,
         *,
@@ -63,7 +63,7 @@ class AuditOperations:
         """
         from holdfast.security.audit import query
 
-        await self._recorder.flush()
+        await as_change(self._recorder.flush())
         now = to_datetime(self._handle.now()).astimezone()
         question = query.AuditQuery(
             "" if actor == "" else None if actor is None else str(parse_identity(actor)),

@@ -184,7 +184,7 @@ class BackupOperations(Generic[Opened]):
         store; drop what is lost, and list it; and then make a backup, if there are some of this store here.
 
         Threads that are lost in older backups are named in the report, and by `verify` from then on; a `restore` of
-        them needs `skip_damaged`. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
+        them needs `skip_damaged`. With `dry_run` nothing changes. `DeniedError` if deletion is suspended.
         """
         from holdfast.maintenance.backup.repository_repairer import RepositoryRepairer
 
@@ -280,7 +280,7 @@ class BackupOperations(Generic[Opened]):
         nothing needs any more are deleted by a later call, at least `grace` after they were found; and so are packs of
         which a part greater than `max_unused` is not needed, whose rest is written into new ones. As long as a manifest
         cannot be read, no packs are deleted. Backups that are being made are respected; `break_locks` stops those, for
-        locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
+        locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if deletion is suspended.
         """
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
@@ -306,23 +306,23 @@ class BackupOperations(Generic[Opened]):
             return report
 
     @operation(changes=True)
-    async def freeze(self, *, reason: str = "") -> None:
-        """Suspend all deletion in the repository, at once and for everybody, until `unfreeze`."""
+    async def suspend_deletion(self, *, reason: str = "") -> None:
+        """Suspend all deletion in the repository, at once and for everybody, until `allow_deletion`."""
         from holdfast.maintenance.backup import records
 
         check_name(reason, "reason")
         async with self._open() as repository:
-            await records.freeze(repository, reason, self._handle.now())
-            await self._record(repository, "freeze-backups", {"reason": reason})
+            await records.suspend_deletion(repository, reason, self._handle.now())
+            await self._record(repository, "suspend-deletion", {"reason": reason})
 
     @operation(changes=True)
-    async def unfreeze(self) -> bool:
-        """Allow deletion in the repository again. Returns False if it was not frozen."""
+    async def allow_deletion(self) -> bool:
+        """Allow deletion in the repository again. Returns False if it was not suspended."""
         from holdfast.maintenance.backup import records
 
         async with self._open() as repository:
-            changed = bool(await records.unfreeze(repository, self._handle.now()))
-            await self._record(repository, "unfreeze-backups", {})
+            changed = bool(await records.allow_deletion(repository, self._handle.now()))
+            await self._record(repository, "allow-deletion", {})
             return changed
 
     @operation(changes=True)
@@ -340,7 +340,7 @@ class BackupOperations(Generic[Opened]):
 
     @operation(changes=True)
     async def unpin(self, backup: str | datetime, *, store: str | None = None) -> None:
-        """Remove the pin of a backup. `DeniedError` if the repository is frozen."""
+        """Remove the pin of a backup. `DeniedError` if deletion is suspended."""
         from holdfast.maintenance.backup import records
 
         async with self._open() as repository:
@@ -422,7 +422,7 @@ class BackupOperations(Generic[Opened]):
     @operation(changes=True, not_in_scripts="Keys are the host's.")
     async def remove_key(self, id: str) -> bool:
         """Remove a master key by its id. Returns False if there is none. `InvalidError` if it is the only one, and
-        `DeniedError` if the repository is frozen.
+        `DeniedError` if deletion is suspended.
 
         Whoever has that key and has read the repository before has the key of the repository all the same: after a
         theft, start another repository.
@@ -432,7 +432,7 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             require_key(repository.key, repository.where)
-            await records.check_frozen(repository)
+            await records.check_deletion(repository)
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]
             if names and len(names) == len(found):

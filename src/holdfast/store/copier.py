@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.backends.config import resolve
+from holdfast.backends.config import store_url
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
@@ -34,7 +34,7 @@ async def copy_store(
         only = await handle.engine.lines.of_threads(handle.tenant, names)
     if only is not None and tenant is None:
         raise InvalidError("threads can be named only if one tenant is copied, not all")
-    target: Engine | str = resolve(other) if isinstance(other, str | os.PathLike) else other.engine
+    target: Engine | str = store_url(other) if isinstance(other, str | os.PathLike) else other.engine
     if not isinstance(other, str | os.PathLike):
         if options:
             raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")

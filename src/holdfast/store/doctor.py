@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from holdfast.backends.config import resolve
+from holdfast.backends.config import store_url
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.urls import redacted_url, store_parts, url_to_path
@@ -33,7 +33,7 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False, tok
     itself."""
     yield from environment.checks()
     try:
-        named = resolve(url)
+        named = store_url(url)
     except ConfigError as error:
         yield problem("store-named", error.what, error.hint)
         return

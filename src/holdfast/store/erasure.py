@@ -53,36 +53,36 @@ class ErasureOperations:
     # Whose data it is -----------------------------------------------------------------------------------------
 
     @operation(changes=True)
-    async def assign(self, subject: str, name: str | None = None, *, kind: LineKind = "thread") -> None:
+    async def set_subject(self, subject: str, name: str | None = None, *, kind: LineKind = "thread") -> None:
         """Say that a thread, or a line of another kind, contains the data of this person alone; without a name, that
         everything of the tenant does.
 
         Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
-        which the person is the user (`state(user="u-1842")`), need not be assigned.
+        which the person is the user (`state(user="u-1842")`), have no need of it.
         """
-        from holdfast.maintenance.erasure.subjects import assign
+        from holdfast.maintenance.erasure.subjects import set_subject
 
-        await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
+        await set_subject(self._handle.engine, self._line(name, kind), check_subject(subject))
 
     @operation(changes=True)
     async def mark_mixed(self, name: str, *, kind: LineKind = "thread") -> None:
         """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
         erasure then removes the steps of one of them, and not the whole."""
         from holdfast.engine.subject_names import MIXED
-        from holdfast.maintenance.erasure.subjects import assign
+        from holdfast.maintenance.erasure.subjects import set_subject
 
-        await assign(self._handle.engine, self._line(name, kind), MIXED)
+        await set_subject(self._handle.engine, self._line(name, kind), MIXED)
 
     @operation(changes=True)
-    async def unassign(self, name: str | None = None, *, kind: LineKind = "thread") -> None:
-        """Remove what `assign` or `mark_mixed` said."""
-        from holdfast.maintenance.erasure.subjects import assign
+    async def remove_subject(self, name: str | None = None, *, kind: LineKind = "thread") -> None:
+        """Remove what `set_subject` or `mark_mixed` said."""
+        from holdfast.maintenance.erasure.subjects import set_subject
 
-        await assign(self._handle.engine, self._line(name, kind), None)
+        await set_subject(self._handle.engine, self._line(name, kind), None)
 
     @operation
     async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
-        """Return the person that a thread, or a line of another kind, or the tenant is assigned to; None for nobody."""
+        """Return the person that was set for a thread, a line of another kind, or the tenant; None for nobody."""
         from holdfast.engine.subject_names import MIXED
         from holdfast.maintenance.erasure.subjects import read_subjects
 

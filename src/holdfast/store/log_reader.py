@@ -14,7 +14,7 @@ from holdfast.engine.lines import MAIN
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import InvalidError
 from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 from holdfast.history.step_summary import changed_channels, last_message, summarize
 from holdfast.store.thread import Thread
 from holdfast.store.thread_access import thread_access
@@ -151,7 +151,7 @@ class LogReader:
     """Reads the checkpoints that lead to some others, the latest first, page by page."""
 
     def __init__(self, thread: Thread, *, first_parents: bool = False, where: str | None = None) -> None:
-        self.damaged = False
+        self.damaged: bool = False
         """Whether an entry so far could not be read."""
         self._served = None
         if (caller := caller_of(thread)) is not None:
@@ -185,7 +185,7 @@ class LogReader:
             elif all_branches:
                 await self._walk.start(await labels.ends())
             else:
-                point = labels.head if at is None else await resolve(self._engine, self._line, at)
+                point = labels.head if at is None else await find_step(self._engine, self._line, at)
                 await self._walk.start([] if point is None else [Position(point.branch, point.seq)])
 
     def entries(self) -> Iterator[LogEntry]:

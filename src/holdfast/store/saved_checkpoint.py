@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from holdfast.engine.types import PendingWrite
 
@@ -22,8 +24,7 @@ class FromParent:
     entry: str | None = None
 
 
-@dataclass(slots=True)
-class SavedCheckpoint:
+class SavedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint as its framework saved it.
 
     `stamp` is the framework's text for the time, empty if the checkpoint was not saved by one. `parent` is the id that
@@ -44,7 +45,7 @@ class SavedCheckpoint:
     """The calls of the tasks that followed it, if the run was recorded."""
 
 
-class ChannelWrites(NamedTuple):
+class ChannelWrites(msgspec.Struct, frozen=True):
     """The stored value of a channel before a checkpoint, if there is one, and what was written since, oldest first."""
 
     writes: list[PendingWrite]

@@ -157,7 +157,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
         how = guard_mode(mode, policy, children, read_window, waits=True)
         return IdentityView(self._handle, self._guard_of(identity, parts, how))
 
-    def _async_as_identity(
+    @sync_or_async(_as_identity)
+    def as_identity(
         self,
         identity: Identity | str | None = None,
         /,
@@ -172,8 +173,6 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
         how = guard_mode(mode, policy, children, read_window, waits=False)
         return AsyncIdentityView(self._handle, self._guard_of(identity, parts, how))
-
-    as_identity = sync_or_async(_as_identity, _async_as_identity)
 
     audit: Part[Audit, AsyncAudit] = Part(
         "holdfast.store.audit.Audit",
@@ -209,14 +208,13 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
         return Backups(self._handle, repository, options, Store, self, keys)
 
-    def _async_backups(
+    @sync_or_async(_backups)
+    def backups(
         self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
     ) -> AsyncBackups[AsyncStore]:
         from holdfast.store.backups import AsyncBackups
 
         return AsyncBackups(self._handle, repository, options, AsyncStore, self, keys)
-
-    backups = sync_or_async(_backups, _async_backups)
 
     jobs: Part[Jobs, AsyncJobs] = Part("holdfast.maintenance.jobs.api.Jobs", "Scheduled jobs.", _on_store)
 
@@ -238,6 +236,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
         limit = None if exact else _COUNTED
         counts, complete = await count_stored(backend, self._handle.tenant, parse_kinds(kinds), limit)
         details = await backend.status() | await backup_status(self._engine, self._handle.tenant)
+        if self._engine.context.project:
+            behind, seconds = await self._engine.projector.lag(self._handle.tenant)
+            details |= {"readable_rows_behind": behind, "readable_rows_lag_seconds": round(seconds, 3)}
         return StoreStatus(
             url=backend.url,
             bytes=await backend.size(),
@@ -263,6 +264,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
             await BlockingCall(self._engine.hooks.close)
         try:
             await self._flush_audit()
+            if self._engine.follower is not None:
+                await self._engine.follower.close()
         finally:
             await self._engine.context.backend.close()
             self._engine.context.cache.clear()

@@ -185,12 +185,12 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Reading --------------------------------------------------------------------------------------------------
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def get(self, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[S]:
         """Read a checkpoint with its state: the latest of the thread, or another.
 
-        `at` is a revision, as in git (see `resolve`), the number of a step, a time, or a checkpoint. The state's values
+        `at` is a revision, as in git (see `find`), the number of a step, a time, or a checkpoint. The state's values
         are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. If a schema
         is attached to the thread, a state of an older version is upgraded; with `migrate=False` it is as it was stored,
         and its version is the checkpoint's `schema`. Raises `NotFoundError`.
@@ -203,9 +203,9 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             )
         return await self._read(await self._find(at), lazy=lazy, migrate=migrate)
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
-    async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
+    async def find(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
 
         As in git: `HEAD` is the last one of the current branch; the name of a branch, the last one of that branch; a
@@ -217,13 +217,13 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         point = await self._find(at)
         return self._checkpoint(await self._engine.step_info.head(self._line, point))
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def info(self) -> ThreadInfo:
         """Summarize the thread. Raises `NotFoundError`."""
         return await described(self._engine, await self._lines.summary(self._line))
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def status(self) -> ThreadStatus:
         """Return what the thread does, or why it does nothing: it waits for an answer, a node failed, it is done.
@@ -243,7 +243,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
         return ThreadRun(self._handle, self._line)
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def log(
         self,
@@ -298,12 +298,12 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             checkpoints,
             limit,
             lambda each: each.id,
-            lambda cursor: ThreadOperations[S].log(
+            lambda cursor: ThreadOperations[S].log.next_page(
                 self, label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
             ),
         )
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def pending_writes(self, at: Revision = "HEAD") -> list[PendingWrite]:
         """List what tasks wrote after a checkpoint, before the next one includes it: results and interrupts of a graph.
@@ -313,7 +313,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         (rows,) = await self._engine.writes.of_many(self._line, [await self._find(at)])
         return decode_writes(self._handle.codec, rows)
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def diff(
         self,
@@ -365,7 +365,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
         return await compare_migrated(self._engine, (old, new), migrate)
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def blame(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
@@ -385,10 +385,10 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             entries,
             count,
             lambda _: f"{start + count}@{point.id}",
-            lambda cursor: ThreadOperations[S].blame(self, keys, limit=count, cursor=cursor),
+            lambda cursor: ThreadOperations[S].blame.next_page(self, keys, limit=count, cursor=cursor),
         )
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def history(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
@@ -406,7 +406,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return Page(
             changes,
             None if following is None else f"{following}@{point.id}",
-            lambda cursor: ThreadOperations[S].history(self, keys, limit=count, cursor=cursor),
+            lambda cursor: ThreadOperations[S].history.next_page(self, keys, limit=count, cursor=cursor),
         )
 
     # Branches -------------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         first = (await branches.fork(self._engine, line, point, branch, edit, conditions)).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1)
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def branches(self) -> list[BranchInfo]:
         """List the branches. `main` is the first, until a new revision of one of its checkpoints takes over.
@@ -538,7 +538,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Owner ----------------------------------------------------------------------------------------------------
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def owner(self) -> str:
         """Return the identity that owns the thread; empty if it is the store's owner. Raises `NotFoundError`."""

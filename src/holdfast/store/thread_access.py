@@ -151,7 +151,7 @@ class ThreadListing:
     async def _flush_audit(self) -> None:
         """Write what the audit has collected, where it is collected."""
 
-    @operation
+    @operation(may_lag=True)
     async def threads(
         self,
         *,
@@ -187,7 +187,7 @@ class ThreadListing:
             if of_kind != "thread":
                 raise InvalidError("only threads are listed by their last update", hint="Leave out kind or order")
             page = await self._list_updated(prefix, where, status, after, count, visible)
-            page._read = lambda cursor: ThreadListing.threads(
+            page._read = lambda cursor: ThreadListing.threads.next_page(
                 self, prefix=prefix, where=where, status=status, order=order, limit=count, cursor=cursor
             )
             return page
@@ -204,12 +204,12 @@ class ThreadListing:
             listed,
             count,
             lambda info: info.thread,
-            lambda cursor: ThreadListing.threads(
+            lambda cursor: ThreadListing.threads.next_page(
                 self, prefix=prefix, where=where, status=status, kind=kind, limit=count, cursor=cursor
             ),
         )
 
-    @operation
+    @operation(may_lag=True)
     async def search(
         self,
         query: str,

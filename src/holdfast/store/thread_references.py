@@ -42,7 +42,7 @@ class ThreadReferences:
         """Remove a tag; the checkpoint stays."""
         await self._lines.drop_ref(self._line, TAG, check_name(tag, "tag"), apply=self._recorded("untag", tag=tag))
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def tags(self) -> dict[str, str]:
         """List the tags, with the ids of their checkpoints."""
@@ -62,7 +62,7 @@ class ThreadReferences:
         apply = self._recorded("unlabel", label=label, **({} if id is None else {"id": id}))
         await self._lines.drop_ref(self._line, LABEL, check_name(label, "label"), id, apply)
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def labels(self) -> dict[str, list[str]]:
         """List the labels, with the ids of their checkpoints."""
@@ -92,7 +92,7 @@ class ThreadReferences:
         id = (await self._find(at)).id
         return await pins.unpin(self._engine, self._line, id, reason, self._recorded("unpin", id=id))
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def pins(self) -> list[PinInfo]:
         """List the pinned checkpoints, with the reasons."""
@@ -119,7 +119,7 @@ class ThreadReferences:
 
         await pins.release(self._engine, self._line, reason, self._recorded("release"))
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def holds(self) -> list[HoldInfo]:
         """List the holds of the thread, with the reasons."""
@@ -139,7 +139,7 @@ class ThreadReferences:
         span = None if ttl is None else parse_ttl(self._line, ttl)
         await set_ttl(self._engine, self._line, span, self._recorded("expire", ttl=span or 0))
 
-    @operation
+    @operation(may_lag=True)
     @needs("read")
     async def expires(self) -> datetime | None:
         """Return when the thread expires if it is not changed; None for never."""
@@ -172,9 +172,9 @@ class ThreadReferences:
     async def _find(self, at: Revision) -> StepRef:
         if at == "HEAD":
             return await self._lines.find(self._line, None)
-        from holdfast.history.revisions import resolve
+        from holdfast.history.revisions import find_step
 
-        return await resolve(self._engine, self._line, at)
+        return await find_step(self._engine, self._line, at)
 
     async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:
         point = await self._find(at)

@@ -19,10 +19,13 @@ from holdfast.store.thread_access import refresh_known
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest
+    from holdfast.state.writer import WrittenKey
 
 
 class Transaction(StateTransaction):
     """Changes keys and saves checkpoints together when it ends. See `Store.transaction`."""
+
+    written: list[WrittenKey]
 
     def __init__(self, handle: StoreHandle, owner: object) -> None:
         super().__init__(handle, owner)

@@ -68,7 +68,7 @@ def check_round_trip(schemas: SchemaSet, edge: MigrationEdge, state: dict[str, A
         back_steps = schemas.path(edge.name, edge.target.version, edge.source.version)
     except NotFoundError:
         return
-    back = schemas.migrate_aside(edge.name, *up, edge.target.version, edge.source.version)
+    back = schemas.migrate_aside(edge.name, up.state, up.aside, edge.target.version, edge.source.version)
     if not any(step.lossy for step in (*edge.steps, *back_steps)):
         what = f"{edge}, up and down again, does not give the original"
         assert back.state == state, f"{what}: {describe_difference(state, back.state)}"  # noqa: S101

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from holdfast.backends.config import resolve
+from holdfast.backends.config import store_url
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for, schemes
@@ -130,17 +130,17 @@ def test_stores_have_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setenv("NAME", "arch/a b")
     archive = "sqlite:///arch/a%20b.db?synchronous=normal"
-    assert resolve("stores.archive") == archive
-    assert resolve("stores.main") == compose("write-behind", local="sqlite:///agents.db", remote=archive, drain=2)
-    assert resolve() == compose("readonly", store=resolve("stores.main"))
+    assert store_url("stores.archive") == archive
+    assert store_url("stores.main") == compose("write-behind", local="sqlite:///agents.db", remote=archive, drain=2)
+    assert store_url() == compose("readonly", store=store_url("stores.main"))
     below = folder / "below" / "it"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
-    assert resolve("stores.archive") == archive
-    assert resolve("memory://") == "memory://"
+    assert store_url("stores.archive") == archive
+    assert store_url("memory://") == "memory://"
     (folder / "arch").mkdir()
     monkeypatch.chdir(folder)
-    store = run(backend_for(resolve("stores.main")).open(resolve("stores.main")))
+    store = run(backend_for(store_url("stores.main")).open(store_url("stores.main")))
     assert run(store.apply([Create(STEPS, step())])) is None
     run(store.close())
     assert (folder / "arch" / "a b.db").exists()
@@ -152,19 +152,19 @@ def test_a_password_may_have_any_character(folder: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setenv("SECRET", "p@ss/w:rd%")
     monkeypatch.setenv("ALL", "postgresql://me:p%40@db")
-    assert urlsplit(resolve("stores.a")).hostname == "db"
-    assert urlsplit(resolve("stores.a")).password == "p%40ss%2Fw%3Ard%25"
-    assert resolve("stores.b") == "postgresql://me:p%40@db"
+    assert urlsplit(store_url("stores.a")).hostname == "db"
+    assert urlsplit(store_url("stores.a")).password == "p%40ss%2Fw%3Ard%25"
+    assert store_url("stores.b") == "postgresql://me:p%40@db"
 
 
 def test_the_environment_names_the_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE", "memory://")
-    assert resolve() == "memory://"
+    assert store_url() == "memory://"
     other = folder / "other.toml"
     other.write_text('[stores.main]\nurl = "sqlite:///other.db"')
     monkeypatch.setenv("HOLDFAST_CONFIG", str(other))
     monkeypatch.setenv("HOLDFAST_STORE", "stores.main")
-    assert resolve() == "sqlite:///other.db"
+    assert store_url() == "sqlite:///other.db"
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,13 @@ def test_the_environment_names_the_store(folder: Path, monkeypatch: pytest.Monke
 def test_what_is_wrong_with_the_file_is_said(folder: Path, text: str, what: str) -> None:
     (folder / "holdfast.toml").write_text(text)
     with pytest.raises(ConfigError, match=what) as caught:
-        resolve("stores.main")
+        store_url("stores.main")
     assert "holdfast.toml" in caught.value.where
 
 
 def test_nothing_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.backends.config.FILE", "no-such-file.toml")
     with pytest.raises(ConfigError, match="set HOLDFAST_STORE"):
-        resolve()
+        store_url()
     with pytest.raises(ConfigError, match="no such file was found"):
-        resolve("stores.main")
+        store_url("stores.main")

@@ -215,8 +215,8 @@ backup drill -r repository
 backup repair -r repository
 backup prune --keep-last 1 --dry-run -r repository
 backup pin 1 -r repository
-backup freeze -r repository
-backup unfreeze --yes -r repository
+backup suspend-deletion -r repository
+backup allow-deletion --yes -r repository
 backup schedule -r repository
 erase --subject nobody --yes
 redaction redact --yes
@@ -231,7 +231,7 @@ help log
 NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow", "alerts test"}
 """The first two need an id: their records are those of `grant list` and `token list`. `alerts test` needs a receiver:
 test_alerts.py runs it. The others run until they are stopped: tests/interfaces/web runs them."""
-NO_RECORDS |= {"erase assign", "erase show", "erase verify"}
+NO_RECORDS |= {"erase set-subject", "erase show", "erase verify"}
 """They need a thread, or a certificate: test_erase.py runs them."""
 NO_RECORDS |= {f"encryption-keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
 """They need an encrypted store: test_encryption_keys.py runs them."""

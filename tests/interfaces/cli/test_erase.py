@@ -21,8 +21,8 @@ def test_one_person_is_exported_and_erased(tmp_path: Path) -> None:
         store.thread("notes").put({"text": "planted"})
         store.thread("group").put({"text": ["ours"]})
         store.thread("group").put({"text": ["ours", "planted"]}, metadata={"subject": "u-1"})
-    assert hf("erase", "assign", "u-1", "notes").code == 0
-    assert hf("erase", "assign", "--mixed", "group", "--json").records == [{"name": "group", "mixed": True}]
+    assert hf("erase", "set-subject", "u-1", "notes").code == 0
+    assert hf("erase", "set-subject", "--mixed", "group", "--json").records == [{"name": "group", "mixed": True}]
     assert "notes" in hf("erase", "--subject", "u-1", "--dry-run").out
     assert hf("export", str(exported), "--subject", "u-1").code == 0
     assert stat.S_IMODE(exported.stat().st_mode) == 0o600, "it is not encrypted"

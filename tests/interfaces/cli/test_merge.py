@@ -110,7 +110,7 @@ def test_what_is_nothing_or_long_is_shown(hf: Hf, url: str, monkeypatch: pytest.
 
 def test_a_checkpoint_that_is_followed_by_another(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        head = store.thread("t").resolve("main").id
+        head = store.thread("t").find("main").id
         store.thread("t").update({"more": 1}, branch="main")
     refused = hf("merge", "t", "draft", "--into", head, "-s", "ours")
     assert (refused.code, refused.out) == (4, "")

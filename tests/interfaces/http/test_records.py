@@ -126,15 +126,15 @@ def test_a_key_is_changed_only_in_the_version_that_was_read(writable: ServedStor
 
 def test_a_state_is_saved_only_after_the_checkpoint_that_was_read(writable: ServedStore) -> None:
     thread = writable.store.thread("chat")
-    head = thread.resolve().id
+    head = thread.find().id
     writable.store.thread("chat").put({"count": 50})
     for path, body in (("checkpoints", {"state": {"count": 1}}), ("updates", {"changes": {"count": 1}})):
         stale = writable.change("POST", f"/threads/chat/{path}", body, headers={"If-Match": f'"{head}"'})
         assert (stale.status, stale.json["code"]) == (412, "version-mismatch")
-        assert stale.json["current"] == thread.resolve().id
+        assert stale.json["current"] == thread.find().id
         assert stale.json["diff"]["total"] > 0
     assert thread.get().state == {"count": 50}
-    current = {"If-Match": f'"{thread.resolve().id}"'}
+    current = {"If-Match": f'"{thread.find().id}"'}
     assert writable.change("POST", "/threads/chat/updates", {"changes": {"count": 51}}, headers=current).status == 201
     assert thread.get().state == {"count": 51}
 

@@ -53,7 +53,7 @@ READS: dict[str, Read] = {
     "store.metrics": lambda store: type(store.maintenance.metrics()),
     "store.changes": lambda store: store.changes().threads,
     "thread.get": lambda store: store.thread("chat").get("good"),
-    "thread.resolve": lambda store: store.thread("chat").resolve("HEAD~2"),
+    "thread.find": lambda store: store.thread("chat").find("HEAD~2"),
     "thread.log": lambda store: list(store.thread("chat").log(limit=3).all()),
     "thread.info": lambda store: store.thread("a/b c?#%/ü").info(),
     "thread.branches": lambda store: store.thread("chat").branches(),

@@ -147,10 +147,10 @@ def test_a_fork_does_not_move_the_thread_of_a_graph(store: holdfast.Store) -> No
         tried = graph.invoke({"log": ["try"]}, on("t", checkpoint_id=fork))
         assert tried["log"] == ["changed", "try", "a", "b"]
     assert thread.get(at="edited").state["log"] == ["changed", "try", "a", "b"]  # the second try is on a branch of it
-    graph.update_state(on("t", checkpoint_id=thread.resolve("draft").id), {"log": ["more"]})
+    graph.update_state(on("t", checkpoint_id=thread.find("draft").id), {"log": ["more"]})
     assert thread.get(at="draft").state["log"] == ["drafted", "more"]
     assert log_of(graph) == two
-    assert [each.checkpoint["id"] for each in saver.list(on("t"), limit=1)] == [thread.resolve("main").id]
+    assert [each.checkpoint["id"] for each in saver.list(on("t"), limit=1)] == [thread.find("main").id]
     # The graph returns to one of its own checkpoints, and goes on from there.
     assert graph.invoke({"log": ["three"]}, on("t", checkpoint_id=end))["log"] == ["one", "a", "b", "three", "a", "b"]
     assert log_of(graph) == ["one", "a", "b", "three", "a", "b"]
@@ -159,7 +159,7 @@ def test_a_fork_does_not_move_the_thread_of_a_graph(store: holdfast.Store) -> No
     thread.switch("main")
     assert log_of(graph) == two
     listed = [each.checkpoint["id"] for each in saver.list(on("t"))]
-    assert thread.resolve("draft").id not in listed
+    assert thread.find("draft").id not in listed
     assert fork not in listed
     assert [each.checkpoint["id"] for each in saver.list(on("t", checkpoint_id=fork))] == [fork]
 

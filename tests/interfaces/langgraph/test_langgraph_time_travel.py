@@ -91,7 +91,7 @@ class Forker:
             self.thread.update({"log": [name]}, branch=name)
             self.edited.append(name)
         elif what == "run" and self.edited:
-            fork = self.thread.resolve(self.edited[chance % len(self.edited)])
+            fork = self.thread.find(self.edited[chance % len(self.edited)])
             self.graph.invoke({"log": [name]}, on("t", checkpoint_id=fork.id))
 
 
@@ -110,9 +110,9 @@ def test_a_graph_that_returns_to_its_checkpoints(tmp_path: Path, seed: int, fork
             assert act(ours, what, number, place) == act(theirs, what, number, place)
             if forks:
                 beside = chance.choice(FORKS)
-                head = store.thread("t").resolve()
+                head = store.thread("t").find()
                 forker.act(beside, number, chance.randrange(1 << 16))
-                assert store.thread("t").resolve() == head
+                assert store.thread("t").find() == head
                 worked += beside in ("edit", "save", "run")
             assert described(history(ours)) == described(history(theirs))
             assert ours.get_state(on("t")).values == theirs.get_state(on("t")).values

@@ -504,7 +504,7 @@ def test_an_encrypted_store_hides_the_status_and_finds_those_that_wait(tmp_path:
 
 def test_erasure_reaches_the_question(store: Store) -> None:
     play(store, "asks")
-    store.erasure.assign("ada", "asks")
+    store.erasure.set_subject("ada", "asks")
     store.erasure.erase("ada")
     with pytest.raises(NotFoundError):
         store.thread("asks").status()

@@ -64,8 +64,8 @@ store.thread("t").get(first).step
 store.thread("t").put({"a": 2, "b": [1, 2, 3], "c": None}, parent=first, labels=["good"]).step
 store.thread("t").put({"a": 3}, parent=first, on_conflict="raise") # conflict
 store.thread("t").update({"a": 5}).state
-store.thread("t").resolve("HEAD~1").step
-store.thread("t").resolve("nothing") # not-found
+store.thread("t").find("HEAD~1").step
+store.thread("t").find("nothing") # not-found
 store.thread("t").get(0).state
 store.thread("t").pending_writes()
 store.thread("t").pending_writes("nothing") # not-found
@@ -556,9 +556,9 @@ copies.restore("1", threads=["chat"], as_thread="old-chat").dry_run
 store.thread("old-chat").get().state
 copies.restore("99") # no-backup
 copies.pin("1", reason="keep")
-copies.freeze(reason="attack")
-copies.prune(keep_last=1) # frozen-repository
-copies.unfreeze()
+copies.suspend_deletion(reason="attack")
+copies.prune(keep_last=1) # deletion-suspended
+copies.allow_deletion()
 copies.prune(keep_last=1, dry_run=True).removed
 copies.unpin("1")
 copies.schedule("every 1d", drill=None)[0].name

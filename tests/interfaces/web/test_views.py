@@ -137,7 +137,7 @@ def test_an_edited_fork_is_previewed_confirmed_and_made_once(page: Any, writable
     page.wait_for_selector(".bar h1 >> text=calm")
     assert page.locator("dialog[open]").count() == 0
     headers = sent[0].headers
-    assert headers["if-match"].strip('"') == writable.store.thread("chat-1").resolve().id
+    assert headers["if-match"].strip('"') == writable.store.thread("chat-1").find().id
     assert headers["idempotency-key"]
     assert writable.store.thread("chat-1").get("calm").state["plan"]["goal"] == "rest"
 

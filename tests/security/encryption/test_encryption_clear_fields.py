@@ -149,7 +149,7 @@ def fill(store: Store, searched: threading.Event) -> set[str]:
     form = TypedDict(plant("schema form"), {plant("schema field"): int})  # type: ignore[misc]
     store.schemas.attach(Schema(plant("schema"), "1.0.0", form), threads=plant("schema threads"))
     store.jobs.add(plant("job"), "compact", settings={"prefix": plant("job setting")})
-    store.erasure.assign(plant("subject"), "made")
+    store.erasure.set_subject(plant("subject"), "made")
     store.hooks.after("state.*", name=plant("durable hook"), durable=True, budget=90)(wait)
     store.state(agent="a")["k"] = 2
     used.add("tenant")

@@ -62,7 +62,7 @@ def plant_few(store: Store) -> None:
     for user in ("u-1", "u-2"):
         store.thread(f"{user} chat").put({"text": f"planted-{user}-message."}, metadata={"subject": user})
         store.thread(f"{user} file").put({"text": f"planted-{user}-assigned."})
-        store.erasure.assign(user, f"{user} file")
+        store.erasure.set_subject(user, f"{user} file")
         store.state(user=user)["note"] = f"planted-{user}-state."
         before = store.thread("group").get().state["messages"]
         store.thread("group").put({"messages": [*before, f"planted-{user}-group."]}, metadata={"subject": user})
@@ -109,7 +109,7 @@ def plant_own(store: Store, user: str) -> None:
     chat.fork("other")
     chat.put({"n": word("branch")}, branch="other")
     store.thread(f"{user} file").put({"text": word("assigned")})
-    store.erasure.assign(user, f"{user} file")
+    store.erasure.set_subject(user, f"{user} file")
     state = store.state(user=user, agent="writer")
     state["note"] = word("state")
     state["note"] = "later"

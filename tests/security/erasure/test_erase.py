@@ -194,7 +194,7 @@ def test_a_tenant_is_one_person(tmp_path: Path) -> None:
             store.artifacts.register(b"planted" * 3)
             store.state(agent="x")["key"] = "planted"
     with holdfast.open(tmp_path / "a.db", tenant="a") as store:
-        store.erasure.assign("u-1")
+        store.erasure.set_subject("u-1")
         assert store.erasure.subject() == "u-1"
         report = store.erasure.erase("u-1")
         assert report.erased == {"artifacts": 1, "scopes": 1, "threads": 1}
@@ -215,7 +215,7 @@ def test_what_cannot_be_erased_says_so() -> None:
             with pytest.raises(InvalidError):
                 store.erasure.erase(wrong)  # type: ignore[arg-type]
         with pytest.raises(NotFoundError):
-            store.erasure.assign("u-1", "nothing")
+            store.erasure.set_subject("u-1", "nothing")
         report = store.erasure.erase("u-1")  # nothing is there: that is certified, too
         assert report.erased == {}
         assert report.certificate is not None

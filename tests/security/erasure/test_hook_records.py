@@ -39,7 +39,7 @@ def _save(store: Store, key: str) -> None:
     """Save data of one person, who is named in metadata or by an assignment alone, and of others."""
     about: dict[str, Any] = {key: "u-1"}
     store.state(agent="writer")["note"] = "planted-theirs-scope"
-    store.erasure.assign("u-1", "agent:writer", kind="scope")
+    store.erasure.set_subject("u-1", "agent:writer", kind="scope")
     agent = _Notes().attach(store, "n1")
     agent.metadata[key] = "u-1"
     agent.text = "planted-theirs-agent"

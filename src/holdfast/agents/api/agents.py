@@ -244,18 +244,17 @@ class AgentsOperations(ExternalMachineOperations):
         """Return the durable steps of an agent, whether it is live or not."""
         return Steps(StepLine(AgentLine(self._handle, id)))
 
-    def _async_steps(self, id: str) -> AsyncSteps:
+    @sync_or_async(_steps)
+    def steps(self, id: str) -> AsyncSteps:
         return AsyncSteps(StepLine(AgentLine(self._handle, id)))
 
     def _timers(self, id: str) -> Timers:
         """Return the timers of an agent, whether it is live or not."""
         return Timers(StepLine(AgentLine(self._handle, id)))
 
-    def _async_timers(self, id: str) -> AsyncTimers:
+    @sync_or_async(_timers)
+    def timers(self, id: str) -> AsyncTimers:
         return AsyncTimers(StepLine(AgentLine(self._handle, id)))
-
-    steps = sync_or_async(_steps, _async_steps)
-    timers = sync_or_async(_timers, _async_timers)
 
     # History --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar, Unpack
 
 from holdfast.agents.definition.options import Policies
 from holdfast.agents.definition.spec import SchemaSource, Spec, fields_of, registry, warn_of_shared
@@ -64,7 +64,10 @@ def persistent(
     return decorate
 
 
-def _function(name: str, doc: str) -> Callable[[AgentBuilder, Callable[..., Any]], AgentBuilder]:
+_Setter: TypeAlias = "Callable[[AgentBuilder, Callable[..., Any]], AgentBuilder]"
+
+
+def _function(name: str, doc: str) -> _Setter:
     """Return the method of a builder that sets a function in place of a method of the agents."""
 
     def set_function(self: AgentBuilder, function: Callable[..., Any]) -> AgentBuilder:
@@ -127,23 +130,31 @@ class AgentBuilder:
         self._spec = replace(self._spec, options=self._spec.options.with_policies(policies))
         return self
 
-    persist = _function("persist", "Get the fields of an agent from a function, instead of its attributes.")
-    restore = _function("restore", "Give an agent its saved fields by a function: the counterpart of `persist`.")
-    validate = _function(
+    persist: ClassVar[_Setter] = _function(
+        "persist", "Get the fields of an agent from a function, instead of its attributes."
+    )
+    restore: ClassVar[_Setter] = _function(
+        "restore", "Give an agent its saved fields by a function: the counterpart of `persist`."
+    )
+    validate: ClassVar[_Setter] = _function(
         "validate", "Check an agent and its fields by a function that raises an error for invalid ones."
     )
-    upgrade = _function("upgrade", "Convert fields of an older schema by a function of the fields and that schema.")
-    handle_recovery = _function(
+    upgrade: ClassVar[_Setter] = _function(
+        "upgrade", "Convert fields of an older schema by a function of the fields and that schema."
+    )
+    handle_recovery: ClassVar[_Setter] = _function(
         "handle_recovery", "Call a function with the agent and the `Recovery`, if the agent did not end properly."
     )
-    on_attach = _function(
+    on_attach: ClassVar[_Setter] = _function(
         "on_attach", "Call a function with the agent and its `AgentHandle`, when the agent is attached."
     )
-    on_start = _function("on_start", "Call a function at each start.")
-    on_pause = _function("on_pause", "Call a function at each pause.")
-    on_resume = _function("on_resume", "Call a function when the agent resumes.")
-    on_stop = _function("on_stop", "Call a function at each stop.")
-    on_fail = _function("on_fail", "Call a function with the agent and the error, when the agent has failed.")
+    on_start: ClassVar[_Setter] = _function("on_start", "Call a function at each start.")
+    on_pause: ClassVar[_Setter] = _function("on_pause", "Call a function at each pause.")
+    on_resume: ClassVar[_Setter] = _function("on_resume", "Call a function when the agent resumes.")
+    on_stop: ClassVar[_Setter] = _function("on_stop", "Call a function at each stop.")
+    on_fail: ClassVar[_Setter] = _function(
+        "on_fail", "Call a function with the agent and the error, when the agent has failed."
+    )
 
     def build(self, factory: Callable[..., Any]) -> Spec:
         """Register the class: `factory` is a class, or a function that creates an agent from its configuration."""

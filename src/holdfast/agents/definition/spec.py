@@ -418,5 +418,5 @@ def _qualified_name(factory: Any) -> str:
     return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', factory)}"
 
 
-registry = AgentRegistry()
+registry: AgentRegistry = AgentRegistry()
 """The classes of this process."""

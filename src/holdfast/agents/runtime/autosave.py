@@ -109,19 +109,19 @@ class DirtyTracker:
         self.sync = sync
         """Whether the agent belongs to a `Store`."""
         self.breaker: CircuitBreaker = scheduler.breaker(settings)
-        self.change_count = 0
+        self.change_count: int = 0
         """All changes so far."""
         self.halt_error: Exception | None = None
         """The error that ended automatic saves."""
-        self.due_when_idle = False
+        self.due_when_idle: bool = False
         """Whether the agent became due inside a block."""
-        self.next_check = inf
+        self.next_check: float = inf
         """When the queue checks the agent next."""
-        self.is_saving = False
+        self.is_saving: bool = False
         """Whether a background save is under way."""
         self.queue: SaveQueue | None = None
         """The queue of the event loop that used the agent last."""
-        self.overdue = False
+        self.overdue: bool = False
         """Whether the agent is due and could not be saved because it was inside a block."""
         self._capture_done = Event()
         self.block_tasks: list[asyncio.Task[Any] | None] = []
@@ -129,7 +129,7 @@ class DirtyTracker:
         self._scheduler = scheduler
         # Where the program waits for each change to be saved, the background has no reason to hurry.
         self._threshold = 1 if settings.write_through and not sync else settings.changes
-        self.saves_in_caller = settings.write_through and sync
+        self.saves_in_caller: bool = settings.write_through and sync
         """Whether a caller that changes the agent waits until the change is saved."""
         self._saved_count = 0
         self._oldest_unsaved = inf
@@ -431,7 +431,7 @@ class AutosaveWorker:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.statistics = Metrics()
+        self.statistics: Metrics = Metrics()
         """Statistics of all agents of the store."""
         self.creations: dict[Hashable, Any] = {}
         """New agents of which it is uncertain whether they were saved, by the request."""

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.breaker import BreakerState
 from holdfast.backends.runtime.metrics import Metrics, Sample
@@ -60,8 +62,7 @@ class SaveCounts:
         return self.done / ended if ended else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class AgentMetrics:
+class AgentMetrics(msgspec.Struct, frozen=True):
     """The saves of one agent, at one moment."""
 
     id: str
@@ -86,8 +87,7 @@ class AgentMetrics:
         return self.counts.success_rate
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMetrics:
+class StoreMetrics(msgspec.Struct, frozen=True):
     """The saves of all agents that the program has, or had, of a store."""
 
     counts: SaveCounts

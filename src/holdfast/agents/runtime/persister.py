@@ -23,6 +23,7 @@ from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import CONVERSATION, DICTS, PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.fair_lock import FairLock
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
 from holdfast.engine.events import Event
@@ -142,6 +143,8 @@ _DICTS = tuple(name for name in DICTS if name != "fields")
 class AgentPersister:
     """Saves and loads one live agent."""
 
+    line: AgentLine
+
     def __init__(
         self,
         line: AgentLine,
@@ -156,22 +159,22 @@ class AgentPersister:
         self.agent = agent
         self.spec = spec
         self.data = data
-        self.options = options or spec.options
+        self.options: AgentOptions = options or spec.options
         self.point: StepRef | None = None
         """The step that the next one follows."""
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         """Acquired to capture the state, and to make changes that belong together."""
-        self.save_lock = make_save_lock()
+        self.save_lock: FairLock = make_save_lock()
         """Acquired to save: steps of this agent are saved one after the other."""
         self.uncertain_attempt: Attempt | None = None
         """A step of which it is uncertain whether it was saved. That is resolved before anything else is saved."""
-        self.refusal_uncertain = False
+        self.refusal_uncertain: bool = False
         """Whether it is uncertain that the record of a refused transition, which changes nothing, was saved."""
-        self.worker = AutosaveWorker.of(line.handle.engine)
-        self.statistics = Metrics(self.worker.statistics)
+        self.worker: AutosaveWorker = AutosaveWorker.of(line.handle.engine)
+        self.statistics: Metrics = Metrics(self.worker.statistics)
         self.tracker: DirtyTracker | None = None
         """Set if the agent is saved automatically."""
-        self.sync = True
+        self.sync: bool = True
         """Whether the agent belongs to a `Store`."""
         self.open_blocks = 0
         """More than 0 while nothing is to be saved in the background. Changed under the lock."""
@@ -179,10 +182,10 @@ class AgentPersister:
         """The thread that is saving a step."""
         self.error: BaseException | None = None
         """The error of the last save."""
-        self.is_retired = False
+        self.is_retired: bool = False
         """Whether the agent has another persister by now."""
-        self.lifecycle = Lifecycle(self)
-        self.schema = FieldSchema(line, spec, agent)
+        self.lifecycle: Lifecycle = Lifecycle(self)
+        self.schema: FieldSchema = FieldSchema(line, spec, agent)
         self._conversation = ConversationSchema(line, spec)
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])

@@ -118,7 +118,7 @@ class Lifecycle:
         self.persister = persister
         self.recoveries: list[Recovery] = []
         """The changes that were found half-done at starts, and how they were resolved."""
-        self.owns_status = False
+        self.owns_status: bool = False
         """Whether this object set the agent's status, and not a process that is gone."""
         self.step_line: Any = None
         """The `StepLine` of its durable steps, once it was used."""

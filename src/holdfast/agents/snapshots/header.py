@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -56,7 +56,7 @@ class SnapshotHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: PayloadInfo
 
 
-class SnapshotInfo(NamedTuple):
+class SnapshotInfo(msgspec.Struct, frozen=True):
     """The description of a snapshot in its header."""
 
     source: str
@@ -93,7 +93,7 @@ class SnapshotInfo(NamedTuple):
     """How the content is compressed: `gzip`, `zstd` or `none`."""
 
 
-class SnapshotListing(NamedTuple):
+class SnapshotListing(msgspec.Struct, frozen=True):
     """An entry of `list`: the info of a snapshot, or the problem with a file."""
 
     source: Hidden[str]

@@ -6,7 +6,9 @@ agent as it was saved; its history stays in its store.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.secret_scan import SecretScan
@@ -40,7 +42,7 @@ _DATA = (CONVERSATION, "workflow")
 """The channels that hold data, in which texts are prose."""
 
 
-class StoredAgent(NamedTuple):
+class StoredAgent(msgspec.Struct, frozen=True):
     """A stored agent to take a snapshot of: `snapshot(StoredAgent(store, "greeter-1"), …)`.
 
     It need not be live, and its class need not be registered.

@@ -37,7 +37,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import StepAudit
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, NotFoundError
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
 from holdfast.recording.journal import VERSION, RecordMode, TaskJournal, digest_call, pack_recording
@@ -104,9 +104,9 @@ class AgentLine:
 
     def __init__(self, handle: StoreHandle, id: str) -> None:
         self.handle = handle
-        self.id = handle.guard.key("agents", id, "id of an agent")
+        self.id: str = handle.guard.key("agents", id, "id of an agent")
         self.scope: Scope = handle.guard.scope({"agent": self.id})
-        self.line = Line(handle.tenant, PREFIX + str(self.scope).partition(":")[2])
+        self.line: Line = Line(handle.tenant, PREFIX + str(self.scope).partition(":")[2])
         self.machine: Machine | None = None
         """The machine of a live agent, whose declaration is stored with its next step."""
 
@@ -203,7 +203,7 @@ class AgentLine:
         await self.require_step()
         text = at if isinstance(at, str) else f"HEAD@{{{parse_time(at, at).isoformat()}}}"
         try:
-            return await resolve(self.handle.engine, self.line, text)
+            return await find_step(self.handle.engine, self.line, text)
         except NotFoundError as error:
             raise self._missing_step_error(f"the agent has no step {text!r}"[:200]) from error
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -171,7 +170,7 @@ def read_row(line: AgentLine, row: Row) -> TransitionRecord:
     )
 
 
-class TransitionKey(NamedTuple):
+class TransitionKey(msgspec.Struct, frozen=True):
     """The source, the trigger and the target of a transition."""
 
     source: str
@@ -179,8 +178,7 @@ class TransitionKey(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionCounts:
+class TransitionCounts(msgspec.Struct, frozen=True):
     """How often an agent took each transition, failed to take it, and entered each state."""
 
     successes: Counter[TransitionKey]
@@ -201,8 +199,7 @@ def count_transitions(changes: Iterable[TransitionRecord]) -> TransitionCounts:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionCheck:
+class TransitionCheck(msgspec.Struct, frozen=True):
     """The result of recorded triggers on a machine as it is declared now."""
 
     path: tuple[str, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from threading import get_ident
 from typing import Any
+
+from msgspec.structs import replace
 
 from holdfast.agents.runtime.data import Attempt
 from holdfast.agents.runtime.message_buffer import MessageHandover

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -26,8 +25,7 @@ TRANSFER = "transfer"
 _PHASES: Mapping[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """An offer of one agent to transfer its conversation to another. Both get it, and may refuse it."""
 
     id: str

@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from bson import encode
@@ -74,7 +74,7 @@ class _Clients(list[AsyncMongoClient[Document]]):
 class MongoDBBackend(ServerBackend):
     """A store in a MongoDB database. `_connect` and what follows it run in the store's loop only."""
 
-    schemes = ("mongodb", "mongodb+srv")
+    schemes: ClassVar[tuple[str, ...]] = ("mongodb", "mongodb+srv")
 
     def __init__(self, address: str, prefix: str, timeout: float, connect_timeout: float) -> None:
         super().__init__(urls.redacted_url(address), timeout, connect_timeout)

@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.batch_eval import Columns, Effect, RowKey
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, key_of
-from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, line_of
+from holdfast.backends.mongodb.line_document import LINE_WIDTH, line_of
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
@@ -40,7 +40,7 @@ class Part:
     def __init__(self, numbers: Sequence[int], batches: Sequence[Batch]) -> None:
         self.numbers = numbers
         """The positions of the batches in the group."""
-        self.batches = [batches[number] for number in numbers]
+        self.batches: list[Batch] = [batches[number] for number in numbers]
         self.expected: dict[RowKey, Columns | None] = {}
         """The rows that are expected, with the columns that they are first expected to have."""
         self.put: set[RowKey] = set()
@@ -59,24 +59,24 @@ class Part:
                     self.put.add((space, row.key))
                 case Expect(_, key, columns):
                     self.expected.setdefault((space, key), columns)
-                    of_its_own = of_its_own and columns is not None and space.embedded and space not in FOLLOWING
+                    of_its_own = of_its_own and columns is not None and space.embedded
                 case Delete(_, prefix):
                     self.deleted.add((space, prefix))
                 case Ensure(_, row):
                     ensured.add((space, row.key))
-        self.only_ensured = ensured - self.created - self.put - self.expected.keys()
+        self.only_ensured: set[RowKey] = ensured - self.created - self.put - self.expected.keys()
         """Rows that are stored unless they exist, and on which no condition depends."""
-        self.wide_deletes = {prefix for space, prefix in self.deleted if len(prefix) < LINE_WIDTH}
+        self.wide_deletes: set[Key] = {prefix for space, prefix in self.deleted if len(prefix) < LINE_WIDTH}
         """The deleted prefixes that are shorter than a line."""
         gone = Effect()
         for space, prefix in self.deleted:
             gone.delete(space, prefix)
-        self.deletes_created = bool(self.deleted) and any(gone.deletes(*place) for place in self.created)
+        self.deletes_created: bool = bool(self.deleted) and any(gone.deletes(*place) for place in self.created)
         """Whether a row is both created and deleted: inserting it does not show then that its key was free."""
-        self.lines = find_lines(self.batches)
-        self.large_rows = find_large_rows(self.batches)
+        self.lines: set[Key] = find_lines(self.batches)
+        self.large_rows: list[tuple[Table, Row]] = find_large_rows(self.batches)
         others = self.put or self.deleted or ensured
-        self.is_independent = (
+        self.is_independent: bool = (
             len(self.lines) == 1 and not others and of_its_own and 0 < independent == len(self.created)
         )
         """Whether it only adds rows whose order among other changes does not matter, on conditions of its own."""
@@ -87,16 +87,16 @@ class CommitGroup:
 
     def __init__(self, batches: Sequence[Batch], stamp: GroupStamp) -> None:
         self.stamp = stamp
-        self.token = f"{stamp.client}-{stamp.slot}-{stamp.number}"
+        self.token: str = f"{stamp.client}-{stamp.slot}-{stamp.number}"
         found: list[Outcome] = [_find_error(batch) for batch in batches]
         self._outcomes = found
         valid = [number for number, error in enumerate(found) if error is None]
-        self.parts = [Part(numbers, batches) for numbers in _split(valid, batches)]
-        self.is_partly_decided = False
+        self.parts: list[Part] = [Part(numbers, batches) for numbers in _split(valid, batches)]
+        self.is_partly_decided: bool = False
         """Whether a part has outcomes while others have not."""
-        self.lines = {line for part in self.parts for line in part.lines}
-        self.has_wide_deletes = any(part.wide_deletes for part in self.parts)
-        self.large_rows = [each for part in self.parts for each in part.large_rows]
+        self.lines: set[Key] = {line for part in self.parts for line in part.lines}
+        self.has_wide_deletes: bool = any(part.wide_deletes for part in self.parts)
+        self.large_rows: list[tuple[Table, Row]] = [each for part in self.parts for each in part.large_rows]
 
     def settle(self, part: Part, outcomes: Sequence[Outcome]) -> None:
         """Set the outcomes of a part."""

@@ -26,7 +26,7 @@ import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast._lazy import missing_extra
@@ -112,7 +112,7 @@ _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 class CloudBackend(ObjectStoreBackend):
     """`s3://`, `gs://`, `az://`: a store of objects."""
 
-    schemes = ("s3", "gs", "az")
+    schemes: ClassVar[tuple[str, ...]] = ("s3", "gs", "az")
 
     def __init__(
         self, url: str, storage: CloudStorage, timeout: float, grace: float, connect_timeout: float = 0.0

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
 from holdfast.backends.fsutil import PRIVATE, flush_folder, no_store_error, path_exists, read_only_error
@@ -54,7 +54,7 @@ _CACHED_FOLDERS = 10_000
 class FileBackend(ObjectStoreBackend):
     """`file:///var/lib/agents`: a store of files."""
 
-    schemes = ("file",)
+    schemes: ClassVar[tuple[str, ...]] = ("file",)
     takes_read_only = True
     medium = "the directory"
 

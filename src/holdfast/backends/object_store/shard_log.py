@@ -99,8 +99,8 @@ class ShardLog:
         """Damaged shards, with the error and its time. Who reads around damage asks hundreds of times."""
         self._weights: dict[str, int] = {}
         self._weight = 0
-        self.bodies = BodyReader(storage, self._cache_sizes.objects)
-        self.turns = ShardTurns(storage)
+        self.bodies: BodyReader = BodyReader(storage, self._cache_sizes.objects)
+        self.turns: ShardTurns = ShardTurns(storage)
         self._garbage: deque[tuple[str, str, Garbage]] = deque()
         """Garbage that no fold lists any more and this process has to delete, with the folder and a token."""
 

@@ -70,20 +70,20 @@ class ShardView:
     def __init__(self, names: ShardNames, folder: str) -> None:
         self.names = names
         self.folder = folder
-        self.token = ""
-        self.epoch = 0
-        self.position = 0
+        self.token: str = ""
+        self.epoch: int = 0
+        self.position: int = 0
         """The position of the next entry."""
-        self.count = 0
-        self.read_at = 0.0
+        self.count: int = 0
+        self.read_at: float = 0.0
         """When it was last known to be up to date, by `clock`."""
-        self.last = False
-        self.removed = False
+        self.last: bool = False
+        self.removed: bool = False
         self.ended_generation = ""
         """The previous generation, if its first object may still exist."""
         self.pending: UndecidedEntry | None = None
         self.parts: dict[Table, SortedRows] = {}
-        self.rows = 0
+        self.rows: int = 0
         self.body_objects: dict[BodyObjectKey, BodyObject] = {}
         self.live_bytes: dict[BodyObjectKey, int] = {}
         """The bytes of bodies that are still used, by object."""
@@ -97,11 +97,11 @@ class ShardView:
         self.transactions: list[str] = []
         """The transactions of the entries of this epoch."""
         self.decided_transactions: list[Garbage] = []
-        self.stale_rows = 0
+        self.stale_rows: int = 0
         """The number of deleted and replaced rows that are still in an object that is needed."""
         self.appended = 0
         """The number of entries that this process appended since it last looked whether others wait for a turn."""
-        self.epoch_start = 0.0
+        self.epoch_start: float = 0.0
         """When the epoch started."""
 
     @property
@@ -319,9 +319,9 @@ class LogEntryDraft:
     """An entry before it is created, with its bodies."""
 
     def __init__(self, view: ShardView, transaction: str = "", last: bool = False) -> None:
-        self.name = view.next_name()
+        self.name: str = view.next_name()
         """Its name: its conditions were evaluated on the objects before that."""
-        self.entry = LogEntry(
+        self.entry: LogEntry = LogEntry(
             view.names, view.token, secrets.token_bytes(8), view.last_id, transaction, last, False, [], []
         )
         self.bodies: list[bytes] = []

@@ -33,7 +33,7 @@ class ShardTurns:
 
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage
-        self.longest = 5.0
+        self.longest: float = 5.0
         """After how many seconds others do not wait any more."""
         self._acquired: Counter[str] = Counter()
         """The shards whose turn it is, and how many writers of this process share it."""

@@ -35,9 +35,9 @@ class ShardQueue:
 
     def __init__(self, queues: ShardQueues, names: ShardNames) -> None:
         self.names = names
-        self.folder = folder(names)
-        self.lock = asyncio.Lock()
-        self.groups = GroupQueue(
+        self.folder: str = folder(names)
+        self.lock: asyncio.Lock = asyncio.Lock()
+        self.groups: GroupQueue = GroupQueue(
             partial(queues.commit, self), after=partial(queues.fold_early, self), sizes=queues.group_sizes
         )
         self.users = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection
@@ -19,6 +19,9 @@ from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from holdfast.backends.postgres.binary_values import BinaryValue
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgres.standby import Place
 
 Statement: TypeAlias = tuple[str, Sequence[BinaryValue]]
 ResultRows: TypeAlias = list[tuple[Any, ...]]
@@ -54,6 +57,8 @@ class PostgresConnection:
     """A connection, in one loop, for one caller at a time."""
 
     server: ServerInfo
+    place: Place
+    """Set for a store that reads from a standby."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection  # closed when it is garbage-collected
@@ -69,7 +74,7 @@ class PostgresConnection:
         self._prepared: dict[str, bytes] = {}
         self.prepares = False
         """Whether to prepare statements that are used again."""
-        self.open = True
+        self.open: bool = True
         # Also while idle, so that a connection that the server closed is not used again.
         self._loop.add_reader(self._socket, self._readable)
 

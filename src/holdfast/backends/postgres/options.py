@@ -51,9 +51,21 @@ class PostgresOptions(NamedTuple):
     pool_size: int
     tenant: str | None
     """Whose rows are visible, where row-level security is on."""
+    read_from: PostgresOptions | None
+    """How to connect to a standby that answers reads; None if there is none."""
+    max_lag: float
+    """How old what the standby answers may be, in seconds."""
 
 
-_OPTIONS = {"schema": SCHEMA, "timeout": TIMEOUT, "connect_timeout": 0, "pool_size": _POOL_SIZE, "tenant": None}
+_OPTIONS = {
+    "schema": SCHEMA,
+    "timeout": TIMEOUT,
+    "connect_timeout": 0,
+    "pool_size": _POOL_SIZE,
+    "tenant": None,
+    "read_from": None,
+    "max_lag": 10,
+}
 
 
 def read_options(url: str, arguments: Mapping[str, Any]) -> PostgresOptions:
@@ -75,7 +87,7 @@ def read_options(url: str, arguments: Mapping[str, Any]) -> PostgresOptions:
     tenant = options["tenant"]
     if tenant is not None and not isinstance(tenant, str):
         raise invalid_option(url, "tenant", tenant, "a name")
-    return PostgresOptions(
+    read = PostgresOptions(
         where,
         build_conninfo(rest),
         schema,
@@ -83,11 +95,27 @@ def read_options(url: str, arguments: Mapping[str, Any]) -> PostgresOptions:
         parse_duration(url, "connect_timeout", options["connect_timeout"]),
         parse_int(url, "pool_size", options["pool_size"], 1, 1000),
         tenant,
+        None,
+        parse_duration(url, "max_lag", options["max_lag"], 0.1, 86_400),
     )
+    return read._replace(read_from=_standby_options(read, options["read_from"]))
 
 
-def build_conninfo(url: str) -> str:
-    """Build the connection string for libpq: the parameters of the URL, and defaults."""
+def _standby_options(options: PostgresOptions, url: object) -> PostgresOptions | None:
+    """Return how to connect to the standby at a URL: all but the address is as for the store."""
+    if url is None:
+        return None
+    if not isinstance(url, str) or url.partition("://")[0] not in SCHEMES:
+        shown = redacted_url(url) if isinstance(url, str) else url
+        raise invalid_option(
+            options.url, "read_from", shown, "the URL of a standby, such as postgresql://user@host/database"
+        )
+    check_address(url)
+    return options._replace(url=redacted_url(url), conninfo=build_conninfo(url, standby=True))
+
+
+def build_conninfo(url: str, *, standby: bool = False) -> str:
+    """Build the connection string for libpq: the parameters of the URL, and defaults. A standby must be one."""
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.Error as error:
@@ -107,6 +135,8 @@ def build_conninfo(url: str) -> str:
     for name, variable in (("connect_timeout", "PGCONNECT_TIMEOUT"), ("target_session_attrs", "PGTARGETSESSIONATTRS")):
         if variable in os.environ:
             defaults.pop(name, None)
+    if standby:
+        parameters["target_session_attrs"] = "standby"
     return make_conninfo(
         **{name: str(value) for name, value in {**defaults, **parameters}.items() if value is not None}
     )

@@ -18,6 +18,7 @@ from holdfast.backends.postgres.connection import PostgresConnection, ServerInfo
 from holdfast.backends.postgres.errors import PREPARED_STATES, READ_ONLY_STATE, translate_connect_error
 from holdfast.backends.postgres.options import PostgresOptions
 from holdfast.backends.postgres.schema import OLDEST_SERVER, newest_table
+from holdfast.backends.postgres.standby import PLACE, Place
 from holdfast.errors import ConfigError
 
 _SESSION_SETTINGS = {
@@ -45,15 +46,24 @@ FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
 
 
 class ConnectionPool:
-    """The connections of one store."""
+    """The connections of one store to a primary, or to a standby of it."""
 
-    def __init__(self, options: PostgresOptions) -> None:
+    place: Place
+    """The data of the server that was connected last; set for a store that reads from a standby."""
+
+    def __init__(self, options: PostgresOptions, *, primary: ConnectionPool | None = None) -> None:
+        """With a `primary`, it is a pool of connections to a standby of that."""
         self._options = options
+        self._is_standby = primary is not None
+        self._has_place = primary is not None or options.read_from is not None
+        self.standby: ConnectionPool | None = None
+        if options.read_from is not None and primary is None:
+            self.standby = ConnectionPool(options.read_from, primary=self)
         self._idle: list[PostgresConnection] = []
         self._used: set[PostgresConnection] = set()
         self._free = asyncio.Semaphore(options.pool_size)
         self._never_prepare = False
-        self.closed = False
+        self.closed: bool = False
 
     def use(self, translate: Callable[[psycopg.Error], Exception]) -> ConnectionUse:
         """Take a connection for the length of a block. The driver's errors in it are translated."""
@@ -84,11 +94,14 @@ class ConnectionPool:
     def close(self) -> None:
         """Close all connections, also those in use, and open no more."""
         self.closed = True
-        self._close_idle()
+        self.close_idle()
         for connection in self._used:
             connection.close()
+        if self.standby is not None:
+            self.standby.close()
 
-    def _close_idle(self) -> None:
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
         while self._idle:
             self._idle.pop().close()
 
@@ -111,7 +124,7 @@ class ConnectionPool:
         if state in PREPARED_STATES:
             self._never_prepare = True
         if useless or lost:
-            self._close_idle()  # the others are most likely in the same state
+            self.close_idle()  # the others are most likely in the same state
 
     async def _connect(self) -> PostgresConnection:
         options = self._options
@@ -124,6 +137,8 @@ class ConnectionPool:
                 ((*info, _),) = await connection.query(_SERVER_INFO, bound)
             connection.server = ServerInfo(*info)
             self._check_server(connection.server)
+            if self._has_place:
+                connection.place = self.place = Place(*(await connection.query(*PLACE))[0])
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -147,7 +162,10 @@ class ConnectionPool:
                 where=where,
                 hint="Names can be any text: create a database with ENCODING 'UTF8'",
             )
-        if server.standby:
+        if self._is_standby:
+            if not server.standby:
+                raise ServerInterrupted("the server is no standby")
+        elif server.standby:
             raise ServerInterrupted("the server is a standby, which lags behind and takes no changes")
 
 

@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from redis import exceptions
 
@@ -65,7 +65,7 @@ _SAMPLE = 250
 class RedisBackend(ServerBackend):
     """`redis://host:port/number`: a store in a Redis or Valkey server."""
 
-    schemes = ("redis", "rediss", "valkey", "valkeys")
+    schemes: ClassVar[tuple[str, ...]] = ("redis", "rediss", "valkey", "valkeys")
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
         super().__init__(

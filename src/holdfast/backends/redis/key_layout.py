@@ -107,8 +107,10 @@ class KeyLayout:
     def __init__(self, number: int, space: Table) -> None:
         self.number = number
         self.space = space
-        self.width = min(2, len(space.key) - 1)
-        self.indexes = [KeyIndex(name, columns[self.width :]) for name, columns in space.indexes.items()]
+        self.width: int = min(2, len(space.key) - 1)
+        self.indexes: list[KeyIndex] = [
+            KeyIndex(name, columns[self.width :]) for name, columns in space.indexes.items()
+        ]
         names = list(space.all_columns)
         indexed = [column for index in self.indexes for column in index.columns]
         self._kinds = list(space.key.values())

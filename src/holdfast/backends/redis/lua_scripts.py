@@ -20,7 +20,7 @@ class Script:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.digest: str = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def _table_literal(shape: KeyLayout) -> str:

@@ -26,13 +26,13 @@ class CircuitBreaker:
         self._max_failures = failures
         self._first_rest = self._rest = rest
         self._longest = longest
-        self.failures = 0
+        self.failures: int = 0
         """The number of failures in a row."""
-        self.opened = 0
+        self.opened: int = 0
         """The number of times that it opened."""
         self._trying = False
         self._lock = Lock()
-        self.until = 0
+        self.until: int = 0
         """When a call is tried again, by the clock, in nanoseconds; 0 while it is closed."""
 
     @property

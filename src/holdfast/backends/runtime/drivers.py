@@ -11,14 +11,14 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from operator import methodcaller
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast._lazy import load
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Suspension
+from holdfast.backends.interface import Suspension, reads_may_lag
 
 if TYPE_CHECKING:
     import asyncio
@@ -166,7 +166,7 @@ def _take_functions(cls: type, form: str) -> None:
     """Give a class ordinary functions for the operations that it inherits: tools and calls see methods like others."""
     inherited = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, value in inherited.items():
-        if isinstance(value, Operation | sync_or_async):
+        if isinstance(value, Operation | SyncOrAsync):
             setattr(cls, name, getattr(value, form))
 
 
@@ -183,6 +183,8 @@ class Declaration(NamedTuple):
     """Why it cannot be called on a served store; empty if it can."""
     not_in_scripts: str = ""
     """Why scripts do not have it; empty if they do."""
+    may_lag: bool = False
+    """Whether a replica may answer it: nothing that it reads is the base of a change."""
 
 
 FILES = "It reads or writes files of the host."
@@ -201,9 +203,12 @@ class Operation(Generic[P, T]):
     def __init__(
         self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], declaration: Declaration
     ) -> None:
-        self._sync, self._async = make_both(function)
+        called = _from_replica(function) if declaration.may_lag else function
+        self._sync, self._async = make_both(called)
         self.__doc__ = function.__doc__
         self.__wrapped__ = self._function = function
+        self.next_page = called
+        """For the pages of a listing that follow: the coroutine function as callers have it."""
         self.declaration = declaration
 
     def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -221,6 +226,34 @@ class Operation(Generic[P, T]):
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
 
 
+def _from_replica(
+    function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Let a replica answer what an operation reads, if its store has one and the owner calls: rights of identities are
+    revoked at once."""
+
+    @wraps(function)
+    def called(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        reading, handle = function(self, *args, **kwargs), self._handle
+        return _read_behind(reading) if handle.engine.context.lags and handle.is_owner else reading
+
+    return called
+
+
+async def _read_behind(reading: Coroutine[Any, Any, T], may_lag: bool = True) -> T:
+    token = reads_may_lag.set(may_lag)
+    try:
+        return await reading
+    finally:
+        reads_may_lag.reset(token)
+
+
+def as_change(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """Let no replica answer what a part of an operation reads: it changes something, as when collected records of the
+    audit are written first."""
+    return _read_behind(work, may_lag=False) if reads_may_lag.get() else work
+
+
 class _Decorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /) -> Operation[P, T]: ...
 
@@ -235,6 +268,7 @@ def operation(
     rights: tuple[str, ...] = ...,
     not_remote: str = ...,
     not_in_scripts: str = ...,
+    may_lag: bool = ...,
     local: str = ...,
 ) -> _Decorator: ...
 def operation(function: Any = None, /, *, local: str = "", **declared: Any) -> Any:
@@ -303,7 +337,7 @@ def class_declaration(cls: type) -> Declaration:
     return found
 
 
-class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
+class SyncOrAsync(Generic[P, T, A]):
     """A method that does not wait, with one result for a sync class and another for an async one."""
 
     def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
@@ -316,7 +350,7 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
             function.__name__, function.__qualname__ = name, f"{owner.__qualname__}.{name}"
 
     @overload
-    def __get__(self, instance: None, owner: type) -> sync_or_async[P, T, A]: ...
+    def __get__(self, instance: None, owner: type) -> SyncOrAsync[P, T, A]: ...
     @overload
     def __get__(self, instance: SyncApi, owner: type) -> Callable[P, T]: ...
     @overload
@@ -327,9 +361,18 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
 
 
+def sync_or_async(
+    sync: Callable[Concatenate[Any, P], T],
+) -> Callable[[Callable[Concatenate[Any, P], A]], SyncOrAsync[P, T, A]]:
+    """Return a decorator of a method for async classes, which has another one for sync classes."""
+    return lambda other: SyncOrAsync(sync, other)
+
+
 class Part(Generic[T, A]):
     """A part of an object, such as `store.audit`: of one class where operations are called, and of the class with the
     same name after `Async` where they are awaited. Their module is loaded when it is first used."""
+
+    class_name: str
 
     def __init__(
         self, place: str, doc: str, make: Callable[[Any, Any], Any] = lambda kind, owner: kind(owner._handle)

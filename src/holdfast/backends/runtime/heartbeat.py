@@ -32,10 +32,10 @@ class Heartbeat:
     """Extends a lease in `with` or `async with`. It is not being extended any more after that."""
 
     def __init__(self, beats: BeatThread, seconds: float, extend: Extend) -> None:
-        self.pause = seconds / _BEATS
+        self.pause: float = seconds / _BEATS
         self._beats = beats
         self._extend = extend
-        self.due = 0.0
+        self.due: float = 0.0
         """When the lease is extended next, by the monotonic clock."""
         self._lock = threading.Lock()
         self._has_ended = False

@@ -24,9 +24,12 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         # Without the caller's context, which the loop would keep alive.
-        self.loop = Context().run(asyncio.new_event_loop)
+        self.loop: asyncio.AbstractEventLoop = Context().run(asyncio.new_event_loop)
         self._thread = WorkerThread(name, _run_loop, self.loop)
-        self.join = self._thread.join
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(timeout)
 
     def stop(self, timeout: float | None = None) -> None:
         """Cancel what is still running, end the loop, and wait for the thread, for some seconds or as long as it takes.

@@ -19,9 +19,9 @@ class MemoryCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.size = 0
-        self.hits = 0
-        self.misses = 0
+        self.size: int = 0
+        self.hits: int = 0
+        self.misses: int = 0
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self.reinit_locks()
         reinit_after_fork(self)

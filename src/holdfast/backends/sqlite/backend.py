@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 import apsw
@@ -84,7 +84,7 @@ class DiskSpace:
         self._log = f"{path}-wal"
         self._folder = os.path.dirname(path)  # noqa: PTH120 - called for every store that is opened
         self._reserve = 0
-        self.is_low = False
+        self.is_low: bool = False
         """Whether there is only the reserve."""
 
     def for_log(self) -> int:
@@ -197,7 +197,7 @@ _failed: set[str] = set()
 class SQLiteBackend(Backend):
     """A store in one SQLite file: `sqlite:///path`."""
 
-    schemes = ("sqlite",)
+    schemes: ClassVar[tuple[str, ...]] = ("sqlite",)
     takes_read_only = True
 
     def __init__(self, settings: FileOptions) -> None:
@@ -242,7 +242,7 @@ class SQLiteBackend(Backend):
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        call: BlockingCall[list[list[Row]]] = BlockingCall(lambda: self._read_with(read_rows, queries))
+        call: BlockingCall[list[list[Row]]] = BlockingCall(self._read_with, read_rows, queries)
         return await call
 
     async def apply(self, batch: Batch) -> int | None:
@@ -254,26 +254,26 @@ class SQLiteBackend(Backend):
         """Answer a batch of conditions alone; refuse changes."""
         if not all(isinstance(change, Expect) for change in batch):
             raise read_only_error(self.url)
-        call: BlockingCall[int | None] = BlockingCall(lambda: self._read_with(_find_refused, batch))
+        call: BlockingCall[int | None] = BlockingCall(self._read_with, _find_refused, batch)
         return await call
 
     async def changes(self, since: str | None = None) -> Changes:
         from holdfast.backends.sqlite.change_log import parse_since, read_changes
 
         number = parse_since(since, self.url)
-        call: BlockingCall[Changes] = BlockingCall(lambda: self._read_with(read_changes, number))
+        call: BlockingCall[Changes] = BlockingCall(self._read_with, read_changes, number)
         return await call
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
-        call: BlockingCall[list[int]] = BlockingCall(lambda: self._read_with(count_rows, scans))
+        call: BlockingCall[list[int]] = BlockingCall(self._read_with, count_rows, scans)
         return await call
 
     async def match_words(self, match: WordMatch) -> WordMatches:
-        call: BlockingCall[WordMatches] = BlockingCall(lambda: self._read_with(find_words, match))
+        call: BlockingCall[WordMatches] = BlockingCall(self._read_with, find_words, match)
         return await call
 
     async def size(self) -> int:
-        call: BlockingCall[int] = BlockingCall(lambda: self._read_with(measure, self._settings.path))
+        call: BlockingCall[int] = BlockingCall(self._read_with, measure, self._settings.path)
         return await call
 
     async def check(self) -> list[str]:

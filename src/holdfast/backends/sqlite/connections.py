@@ -42,7 +42,7 @@ class SQLiteConnections:
         self._settings = settings
         self._at_fork = at_fork
         self._recover = recover
-        self.identity = FileIdentity(settings.path, settings.url)
+        self.identity: FileIdentity = FileIdentity(settings.path, settings.url)
         self._unavailable: HoldfastError | None = None
         self._recoverable = False
         self._attempts = 0
@@ -52,7 +52,7 @@ class SQLiteConnections:
             _open.add(self)
 
     def _reset(self) -> None:
-        self.writing = threading.Lock()
+        self.writing: threading.Lock = threading.Lock()
         # Only ever acquired by `with`, which a signal cannot interrupt halfway; a condition would not do. Reentrant for
         # signal handlers that read.
         self._lock = threading.RLock()

@@ -124,12 +124,13 @@ class LastRow(NamedTuple):
 
 def last_row(before: LastRow | None, batch: Batch) -> LastRow | None:
     """Return the last row that was created, after a batch has been committed; None if the batch removed it."""
+    for change in reversed(batch):
+        if isinstance(change, Create):  # what a batch writes, it neither writes again nor removes
+            return LastRow(change.space, change.row.key, change.row.columns)
     for change in batch:
-        if isinstance(change, Create):
-            before = LastRow(change.space, change.row.key, change.row.columns)
-        elif before is None or change.space is not before.space:
+        if before is None or change.space is not before.space:
             continue
-        elif isinstance(change, Put) and change.row.key == before.key:
+        if isinstance(change, Put) and change.row.key == before.key:
             before = LastRow(change.space, before.key, change.row.columns)
         elif isinstance(change, Delete) and before.key[: len(change.prefix)] == change.prefix:
             before = None

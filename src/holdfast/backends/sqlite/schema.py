@@ -125,23 +125,23 @@ class TableStatements:
         insert = f"INSERT INTO {space.name} ({columns}, body) VALUES ({places})"  # noqa: S608
         values = ", ".join(f"{name} = excluded.{name}" for name in (*space.columns, "body"))
         self._space = space
-        self.kinds = (*(_PYTHON.get(kind, kind) for kind in space.all_columns.values()), bytes)
+        self.kinds: tuple[type, ...] = (*(_PYTHON.get(kind, kind) for kind in space.all_columns.values()), bytes)
         """The types of the values of a row that is not damaged."""
         self._scans: dict[tuple[str, int, int, int, bool, bool], str] = {}
-        self.get = f"SELECT {columns}, body FROM {space.name} WHERE {is_key}"  # noqa: S608
+        self.get: str = f"SELECT {columns}, body FROM {space.name} WHERE {is_key}"  # noqa: S608
         """Select a row by its key."""
-        self.insert = f"{insert} ON CONFLICT DO NOTHING"
+        self.insert: str = f"{insert} ON CONFLICT DO NOTHING"
         """Store a row unless its key is taken."""
-        self.put = f"{insert} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values}"
+        self.put: str = f"{insert} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values}"
         """Store or replace a row."""
         if space in _SHRINKING:
             self.put = insert.replace("INSERT", "INSERT OR REPLACE", 1)
-        self.delete = [
+        self.delete: list[str] = [
             f"DELETE FROM {space.name} WHERE {_equal(key[:width])}"  # noqa: S608
             for width in range(len(key) + 1)
         ]
         """Remove rows by a prefix of so many columns."""
-        self.expect = f"SELECT {', '.join(space.columns) or '1'} FROM {space.name} WHERE {is_key}"  # noqa: S608
+        self.expect: str = f"SELECT {', '.join(space.columns) or '1'} FROM {space.name} WHERE {is_key}"  # noqa: S608
         """Select the columns of a row by its key; 1 in a table without columns."""
 
     def expected(self, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:

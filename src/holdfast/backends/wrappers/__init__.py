@@ -120,7 +120,7 @@ class Wrapper(ForwardingBackend):
 class ReadOnlyBackend(Wrapper):
     """`readonly:?store=agents.db`: refuses every change. A batch of conditions alone is answered."""
 
-    schemes = ("readonly",)
+    schemes: ClassVar[tuple[str, ...]] = ("readonly",)
     takes_tenant = True
     takes_read_only = True
 
@@ -134,7 +134,7 @@ class ReadOnlyBackend(Wrapper):
         **options: Any,
     ) -> ReadOnlyBackend:
         part = parse_composition(url, "readonly", (), options)["store"]
-        (store,) = await open_parts(part, tenant=tenant, read_only=True)
+        (store,) = await open_parts(part, tenant=tenant, read_only=True, may_lag=True)
         return cls(store)
 
     @property
@@ -175,9 +175,12 @@ def parse_composition(url: str, kind: str, options: tuple[str, ...], overrides: 
     return parts
 
 
-async def open_parts(*urls: str, tenant: str | None = None, read_only: bool = False) -> list[Backend]:
+async def open_parts(
+    *urls: str, tenant: str | None = None, read_only: bool = False, may_lag: bool = False
+) -> list[Backend]:
     """Open stores by URL or path: all of them, or none. Those that take a tenant get it.
 
+    A store with a replica is refused unless it `may_lag`: what compositions compare, copy and cache must be the latest.
     With `read_only` files must exist: `NotFoundError` with the code `no-store` if they do not.
     """
     opened: list[Backend] = []
@@ -191,6 +194,12 @@ async def open_parts(*urls: str, tenant: str | None = None, read_only: bool = Fa
             elif read_only:
                 require_files(url)
             opened.append(await kind.open(url, **options))
+            if opened[-1].capabilities.lags and not may_lag:
+                raise ConfigError(
+                    "a part of a composition cannot read from a standby",
+                    where=redacted_url(url),
+                    hint="Leave out read_from, or open the store by itself",
+                )
     except BaseException:
         for backend in reversed(opened):
             await backend.close()

@@ -28,7 +28,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -129,7 +129,7 @@ class MemoryCacheStorage:
 class CacheBackend(Wrapper):
     """Caches answers. See the module for the guarantees."""
 
-    schemes = ("cache",)
+    schemes: ClassVar[tuple[str, ...]] = ("cache",)
     takes_tenant = True
     takes_read_only = True
 

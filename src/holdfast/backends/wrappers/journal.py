@@ -150,7 +150,7 @@ class MergedBatch:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._written: set[tuple[str, Key]] = set()
-        self.size = 0
+        self.size: int = 0
         self.batches: list[Batch] = []
 
     def add(self, batch: Batch) -> bool:

@@ -53,15 +53,15 @@ class JournalSender:
         self._local: Final = local
         self._remote: Final = remote
         self._identity: Final = identity
-        self.sent = -1
+        self.sent: int = -1
         """The last number that the copy is known to have; -1 at first."""
-        self.trouble = ""
+        self.trouble: str = ""
         """Why nothing can be sent at the moment; empty if all is well."""
         self.last_error: HoldfastError | None = None
         self.fatal_error: HoldfastError | None = None
         """Why nothing will be sent any more."""
         self._cursor: ReplicaCursor | None = None
-        self.must_purge = True
+        self.must_purge: bool = True
         """Whether both stores may have to be purged when the copy has caught up."""
         self._trimmed = 0
         self._stop_at: float | None = None

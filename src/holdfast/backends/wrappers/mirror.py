@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.backends.interface import Backend, Batch, Get, Query, Row, lacks_rows
 from holdfast.backends.tables import JOURNAL, Key, Table
@@ -37,7 +37,7 @@ _MAX_REPAIRED = 1_000
 class MirrorBackend(ReplicatingBackend):
     """Acknowledges a batch once it is in both stores. See the module."""
 
-    schemes = ("mirror",)
+    schemes: ClassVar[tuple[str, ...]] = ("mirror",)
 
     def __init__(
         self,

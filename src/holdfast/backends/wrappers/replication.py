@@ -22,7 +22,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -101,8 +101,8 @@ class ReplicaHealer:
         self._remote = remote
         self._caught_up = caught_up
         self.row_check: RowCheck | None = None
-        self.healed = 0
-        self.unhealed = 0
+        self.healed: int = 0
+        self.unhealed: int = 0
 
     def is_intact(self, space: Table, row: Row) -> bool:
         return self.row_check is None or self.row_check(space, row)
@@ -474,7 +474,7 @@ class ReplicatingBackend(Wrapper):
 class WriteBehindBackend(ReplicatingBackend):
     """Acknowledges a batch once it is in the local store, and copies it soon after."""
 
-    schemes = ("write-behind",)
+    schemes: ClassVar[tuple[str, ...]] = ("write-behind",)
 
 
 class LazyBackend(ForwardingBackend):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.breaker import CircuitBreaker
@@ -34,7 +34,7 @@ _MAX_PAUSE = 2.0
 class RetryBackend(Wrapper):
     """Retries calls, with a breaker. See the module for the options."""
 
-    schemes = ("retry",)
+    schemes: ClassVar[tuple[str, ...]] = ("retry",)
     takes_tenant = True
     takes_read_only = True
 
@@ -71,7 +71,7 @@ class RetryBackend(Wrapper):
         settings |= {
             name: parse_duration(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
         }
-        (store,) = await open_parts(found["store"], tenant=tenant, read_only=read_only)
+        (store,) = await open_parts(found["store"], tenant=tenant, read_only=read_only, may_lag=True)
         return cls(store, **settings)
 
     @property

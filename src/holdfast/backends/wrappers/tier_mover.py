@@ -51,9 +51,9 @@ class TierMover:
         self._after = after
         self._keep = keep
         self._smallest = smallest
-        self.moved = 0
-        self.swept = 0
-        self.brought_back = 0
+        self.moved: int = 0
+        self.swept: int = 0
+        self.brought_back: int = 0
 
     async def move_all(self) -> None:
         """Move old bodies, line by line, except those that were moved before."""

@@ -74,7 +74,7 @@ _Place = tuple[int, int]
 class TieredBackend(Wrapper):
     """A hot store, and a cold one for old bodies. See the module."""
 
-    schemes = ("tiered",)
+    schemes: ClassVar[tuple[str, ...]] = ("tiered",)
     smallest: ClassVar[int] = 256
     """The smallest body that is moved, in bytes: its stub takes some too."""
 

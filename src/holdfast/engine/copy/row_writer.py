@@ -29,8 +29,8 @@ class RowWriter:
         self._limit = min(BATCH_BYTES, context.backend.capabilities.max_batch)
         self._changes: list[Change] = []
         self._size = 0
-        self.rows = 0
-        self.bytes = 0
+        self.rows: int = 0
+        self.bytes: int = 0
 
     async def put(self, change: Create | Put) -> None:
         """Write a row, together with others."""

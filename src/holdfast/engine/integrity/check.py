@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast._fields import count
-from holdfast.backends.interface import Get, Row
+from holdfast.backends.interface import Backend, Get, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key, Table
+from holdfast.codec import Codec
+from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.integrity.findings import Finding, FindingCode, VerifyLevel
 from holdfast.engine.model.large_pointers import parse_pointer
@@ -66,18 +68,18 @@ class LineCheck:
     def __init__(
         self, context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None = None
     ) -> None:
-        self.backend = context.stored
-        self.unchecked = context.unchecked
+        self.backend: Backend = context.stored
+        self.unchecked: Backend = context.unchecked
         """For reading columns alone."""
-        self.row_codec = context.rows
+        self.row_codec: RowCodec = context.rows
         self.line = line
-        self.deep = level >= VerifyLevel.HASHES
-        self.max_bytes = context.max_bytes
-        self.codec = context.codec
+        self.deep: bool = level >= VerifyLevel.HASHES
+        self.max_bytes: int = context.max_bytes
+        self.codec: Codec = context.codec
         self._tell = tell
         self._rows = 0
-        self.found = LineReport()
-        self.marks = SpoiledSteps()
+        self.found: LineReport = LineReport()
+        self.marks: SpoiledSteps = SpoiledSteps()
         self.holes: list[UnreadableRange] = []
         """Steps that cannot be read."""
         self._unread: list[tuple[UnreadableRange, Finding]] = []

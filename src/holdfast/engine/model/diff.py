@@ -71,7 +71,7 @@ def _is_small(edit: Operation, new: Packed) -> bool:
     if isinstance(edit, EditMap) and isinstance(new, dict):
         return 2 * len(edit.put) <= len(new)
     if isinstance(edit, EditList) and isinstance(new, list):
-        return 2 * sum(part.length for part in edit.parts if isinstance(part, KeepRun)) >= len(new)
+        return 2 * sum([part.length for part in edit.parts if isinstance(part, KeepRun)]) >= len(new)
     return False
 
 
@@ -85,7 +85,7 @@ def _is_same(old: list[bytes] | PackedMap, short: bytes) -> bool:
 
 def diff_maps(old: PackedMap, new: PackedMap, depth: int = 0) -> EditMap:
     """Return the edit that turns one dict, or state, into the other; an empty edit if they are the same."""
-    removed = tuple(key for key in old if key not in new)
+    removed = () if old.keys() <= new.keys() else tuple(key for key in old if key not in new)
     put: list[tuple[bytes, Operation]] = []
     for key, value in new.items():
         before = old.get(key)

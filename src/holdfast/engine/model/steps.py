@@ -15,6 +15,7 @@ import hashlib
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -114,6 +115,12 @@ _NOTHING = EditMap()
 _NO_REST = encode_parts(_NOTHING)
 """The rest of most steps: nothing is removed or moved."""
 
+
+@lru_cache(1024)
+def _no_rest_digest(salt: bytes) -> bytes:
+    return digest_parts(salt, _NO_REST)
+
+
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """A digest of each channel's stored operation, by the channel's packed name; last, of removals and order."""
 
@@ -146,11 +153,17 @@ class Step:
 
     def may_contain(self, data: bytes) -> bool:
         """Return whether some bytes are anywhere in the stored operations."""
-        return any(data in part for _, parts in self.stored for part in parts)
+        for _, parts in self.stored:
+            for part in parts:
+                if data in part:
+                    return True
+        return False
 
     def digests(self, salt: bytes) -> Digests:
         """Return what the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
-        return tuple([(key, digest_parts(salt, parts)) for key, parts in self.stored])
+        *changes, (name, rest) = self.stored
+        last = _no_rest_digest(salt) if rest is _NO_REST else digest_parts(salt, rest)
+        return (*[(key, digest_parts(salt, parts)) for key, parts in changes], (name, last))
 
     def commit(self, salt: bytes) -> bytes:
         """Return the commit hash in a line with this salt."""

@@ -80,9 +80,9 @@ class RewriteProgress:
         erase: bool = False,
     ) -> None:
         self.line = line
-        self.info = info
-        self.fresh = info._replace(version=info.version + 1, form=info.form + 1)
-        self.branches = (FIRST, *branches)
+        self.info: LineInfo = info
+        self.fresh: LineInfo = info._replace(version=info.version + 1, form=info.form + 1)
+        self.branches: tuple[Branch, ...] = (FIRST, *branches)
         self.dropped = dropped
         self._trims = bool(dropped) or erase
         self._erase = erase
@@ -114,7 +114,7 @@ class RewriteProgress:
         self._gap_starts: set[tuple[int, int]] = set()
         self.scratch: ScratchNodes | None = None
         """The nodes and large values of a dry run; None otherwise."""
-        self.added = SizeBalance()
+        self.added: SizeBalance = SizeBalance()
         """The size of the nodes and large values of the new form."""
         self._added: set[Key] = set()
         self._base_positions = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}

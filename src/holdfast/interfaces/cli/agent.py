@@ -404,7 +404,7 @@ def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) 
         taken = count_transitions(_reported(store.agents.transitions(id).all(), progress))
     diagram = (mermaid if form == "mermaid" else dot)(machine, taken, current=record.state)
     transitions = [
-        {**each._asdict(), "taken": taken.successes[each], "failed": taken.failures[each]}
+        {**plain(each), "taken": taken.successes[each], "failed": taken.failures[each]}
         for each in dict.fromkeys((*taken.successes, *taken.failures))
     ]
     drawn = {"id": id, "state": record.state, "transitions": transitions, "format": form, "diagram": diagram}

@@ -373,28 +373,28 @@ def _prune_lines(session: CliContext, report: BackupPruneReport, *, dry_run: boo
         session.warn(f"What has to stay is {size(report.excess)} over --max-size: {stay}")
 
 
-@command("freeze")
+@command("suspend-deletion")
 @repository_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
-def freeze(session: CliContext, repository: str, reason: str) -> None:
+def suspend_deletion(session: CliContext, repository: str, reason: str) -> None:
     """Suspend all deletion in a repository, at once and for everybody.
 
     \b
-    holdfast backup freeze -m 'an incident is being investigated' -r backups
+    holdfast backup suspend-deletion -m 'an incident is being investigated' -r backups
     """
-    open_to_record(session, repository).freeze(reason=reason)
-    session.tell("The repository is frozen: nothing is deleted until `holdfast backup unfreeze`.", {"frozen": True})
+    open_to_record(session, repository).suspend_deletion(reason=reason)
+    session.tell("Nothing is deleted until `holdfast backup allow-deletion`.", {"suspended": True})
 
 
-@command("unfreeze")
+@command("allow-deletion")
 @repository_option
 @yes_option
-def unfreeze(session: CliContext, repository: str) -> None:
+def allow_deletion(session: CliContext, repository: str) -> None:
     """Allow deletion in a repository again."""
     session.confirm("Allow deletion again?")
-    was_frozen = open_to_record(session, repository).unfreeze()
-    text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
-    session.tell(text, {"frozen": False, "changed": was_frozen})
+    changed = open_to_record(session, repository).allow_deletion()
+    text = "Deletion is allowed again." if changed else "Deletion was not suspended."
+    session.tell(text, {"suspended": False, "changed": changed})
 
 
 @command("pin")
@@ -502,8 +502,8 @@ backup.add(
     drill,
     prune,
     repair,
-    freeze,
-    unfreeze,
+    suspend_deletion,
+    allow_deletion,
     pin,
     follow,
     schedule,

@@ -91,7 +91,7 @@ def _schemas() -> SchemaSet:
 
 def _is_revision(store: Store, thread: str, text: str) -> bool:
     try:
-        store.thread(thread).resolve(text)
+        store.thread(thread).find(text)
     except (NotFoundError, InvalidError):
         return False
     return True

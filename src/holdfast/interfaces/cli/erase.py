@@ -35,7 +35,7 @@ def erase(session: CliContext, subject: str | None, keys: tuple[str, ...], out: 
     \b
     holdfast erase --subject u-1842 --dry-run
     holdfast erase --subject u-1842 --out certificate.json
-    holdfast erase assign u-1842 chat-1
+    holdfast erase set-subject u-1842 chat-1
     holdfast erase verify certificate.json --public-key 5f2a…
     """
     if click.get_current_context().invoked_subcommand is not None:
@@ -75,19 +75,19 @@ def _show_plan(session: CliContext, report: ErasureReport) -> None:
     session.exit_if(report.held, exit_codes.FINDINGS)
 
 
-@command("assign")
+@command("set-subject")
 @click.argument("subject", metavar="NAME")
 @click.argument("thread", metavar="[THREAD]", required=False)
 @click.option("--kind", default="thread", show_default=True, help="The kind of line: agent, scope or session.")
 @click.option("--mixed", is_flag=True, help="NAME is a thread that has the data of several persons.")
-def assign(session: CliContext, subject: str, thread: str | None, kind: str, mixed: bool) -> None:
+def set_subject(session: CliContext, subject: str, thread: str | None, kind: str, mixed: bool) -> None:
     """Say whose data a thread contains; without one, whose everything in the tenant is.
 
-    Threads whose metadata names the person, and scopes of the user, need not be assigned.
+    Threads whose metadata names the person, and scopes of the user, belong to that person anyway.
 
     \b
-    holdfast erase assign u-1842 chat-1
-    holdfast erase assign --mixed team-chat
+    holdfast erase set-subject u-1842 chat-1
+    holdfast erase set-subject --mixed team-chat
     """
     store = session.open(write=True)
     if mixed:
@@ -96,7 +96,7 @@ def assign(session: CliContext, subject: str, thread: str | None, kind: str, mix
         store.erasure.mark_mixed(subject, kind=kind)  # type: ignore[arg-type]
         session.tell(f"{safe(subject)} has the data of several persons.", {"name": subject, "mixed": True})
         return
-    store.erasure.assign(subject, thread, kind=kind)  # type: ignore[arg-type]
+    store.erasure.set_subject(subject, thread, kind=kind)  # type: ignore[arg-type]
     what = "Everything of the tenant" if thread is None else safe(thread)
     session.tell(f"{what} is the data of {safe(subject)}.", {"name": thread, "subject": subject})
 
@@ -192,4 +192,4 @@ def _plain(certificate: Certificate) -> dict[str, object]:
     return plain
 
 
-erase.add(assign, list_, show, key, verify)
+erase.add(set_subject, list_, show, key, verify)

@@ -59,7 +59,7 @@ def merge(
         if session.json:
             raise InvalidError("give --interactive or --json, not both")
         rules = ConflictPrompt(session, rules)
-    before = store.thread(thread).resolve(into).id
+    before = store.thread(thread).find(into).id
     try:
         merged = store.thread(thread).merge(
             theirs,

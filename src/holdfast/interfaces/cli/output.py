@@ -85,10 +85,10 @@ class Output:
 
     def __init__(self, color: str = "auto", pager: bool = True) -> None:
         self._stream: IO[str] = sys.stdout
-        self.color = wants_color(color, self._stream)
+        self.color: bool = wants_color(color, self._stream)
         self._pager = pager and on_terminal(self._stream)
         self._stack = ExitStack()
-        self.paging = False
+        self.paging: bool = False
         """Whether a pager runs."""
 
     @property
@@ -206,7 +206,7 @@ class ProgressBar:
         self._next = time.monotonic() + (0 if self._terminal else _LINES_EVERY)
         self._bar: Any = None
         self._drawn = False
-        self.done = 0
+        self.done: int = 0
         """The number of the last call."""
 
     def __enter__(self) -> Self:

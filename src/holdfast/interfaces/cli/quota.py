@@ -18,7 +18,7 @@ class LimitType(click.ParamType["int | str"]):
     """A limit, or `none` for no limit."""
 
     def __init__(self, limit: click.ParamType[int]) -> None:
-        self.name = limit.name
+        self.name: str = limit.name
         self._limit = limit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:

@@ -42,7 +42,7 @@ def tag(session: CliContext, thread: str, tag: str | None, revision: str | None,
         handle.untag(tag)
         _removed(session, thread, "tag", tag, [tags[tag]])
         return
-    checkpoint = handle.resolve(revision or "HEAD")
+    checkpoint = handle.find(revision or "HEAD")
     try:
         handle.tag(tag, checkpoint, move=force)
     except ConflictError as error:
@@ -75,11 +75,11 @@ def label(session: CliContext, thread: str, label: str | None, revision: str | N
         if ids is None:
             raise _missing(thread, "label", label)
         if revision is not None:
-            ids = [id for id in ids if id == handle.resolve(revision).id]
+            ids = [id for id in ids if id == handle.find(revision).id]
         handle.unlabel(label, revision)
         _removed(session, thread, "label", label, ids)
         return
-    checkpoint = handle.resolve(revision or "HEAD")
+    checkpoint = handle.find(revision or "HEAD")
     handle.label(label, checkpoint)
     _added(session, thread, "label", label, checkpoint.id)
 

@@ -80,7 +80,7 @@ class Server:
     def __init__(self, service: Service, authenticator: Authenticator) -> None:
         self.service = service
         self.authenticator = authenticator
-        self.hub = EventHub(service, authenticator.ended)
+        self.hub: EventHub = EventHub(service, authenticator.ended)
         self._rate = RateLimit(service.options.rate, service.options.burst)
         self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
         self._wrong_forwarded = RateLimit(2.0, _MAX_FORWARDED)

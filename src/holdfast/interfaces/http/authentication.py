@@ -52,7 +52,7 @@ class Authenticator:
 
     def __init__(self, store: Store, *, start_token: bool = True) -> None:
         self._store = store
-        self.start_token = f"hf_start_{secrets.token_urlsafe(32)}" if start_token else ""
+        self.start_token: str = f"hf_start_{secrets.token_urlsafe(32)}" if start_token else ""
         self._start_digest = _digest(self.start_token)
         self._sessions: dict[str, BrowserSession] = {}
         self._codes: dict[str, float] = {}

@@ -89,7 +89,7 @@ class EventHub:
         self._streams: dict[Caller, set[EventStream]] = {}
         self._tasks: dict[Caller, tuple[asyncio.Task[None], asyncio.Future[None]]] = {}
         """The looks for changes of each caller, and when the first one has succeeded or failed."""
-        self.count = 0
+        self.count: int = 0
         """How many streams are open."""
 
     async def events(self, caller: Caller, since: str | None) -> AsyncIterator[bytes]:

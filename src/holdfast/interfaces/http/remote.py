@@ -262,7 +262,7 @@ class RemoteThread(RemotePart, Thread[Any]):
             whole: Checkpoint[Any] = self._caller.call("get", at, migrate=migrate)
             # An identity reads a state as a whole: its right is checked once, and the read recorded once.
             return replace(whole, state=WholeState(whole.state)) if lazy else whole
-        found = self._caller.call("resolve", at)
+        found = self._caller.call("find", at)
         state = RemoteLazyState(self._connection, *self._caller.names, found.id)
         return cast("Checkpoint[Any]", replace(found, state=state))
 

@@ -35,7 +35,7 @@ class Connection:
         session: Callable[..., Session],
     ) -> None:
         parts = urlsplit(url)
-        self.address = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        self.address: str = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
                 "the address of a served store has no user, password or query",
@@ -54,11 +54,11 @@ class Connection:
                 where=self.address,
                 hint="Use https://, or the option insecure=True on a network that you trust",
             )
-        self.client = HttpTransport(url, token, timeout=timeout, max_answer=max_answer)
+        self.client: HttpTransport = HttpTransport(url, token, timeout=timeout, max_answer=max_answer)
         self.identity = ""
         """The identity to act as, if the token is the owner's; empty for who the token is for."""
         self._codec, self._session = codec, session
-        self.codec = CallCodec(codec, session=lambda *parts: session(self, *parts))
+        self.codec: CallCodec = CallCodec(codec, session=lambda *parts: session(self, *parts))
 
     def as_identity(self, identity: str) -> Connection:
         """Return the same connection for calls as an identity."""

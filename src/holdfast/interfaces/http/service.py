@@ -75,7 +75,7 @@ class Service:
                 "a served store cannot be served again", hint="Open its own address, or serve it where it is"
             )
         self.store = store
-        self.options = ServiceOptions() if options is None else options
+        self.options: ServiceOptions = ServiceOptions() if options is None else options
         self._views: dict[tuple[str, bool], IdentityView] = {}
         self._lock = threading.Lock()
         self._replay = threading.Lock()

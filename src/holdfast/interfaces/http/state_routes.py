@@ -68,7 +68,7 @@ def _saved(
     call: Call, thread: Thread[Any], branch: str | None, save: Callable[..., Checkpoint[Any]]
 ) -> Checkpoint[Any]:
     """Save on a branch. A condition is checked in one step with the change."""
-    parent = call.expected(lambda: thread.resolve().id)
+    parent = call.expected(lambda: thread.find().id)
     if not parent:
         return save(branch=branch)
     if branch is not None:
@@ -76,7 +76,7 @@ def _saved(
     try:
         return save(parent=parent, on_conflict="raise")
     except ConflictError:
-        head = thread.resolve()
+        head = thread.find()
         if head.id == parent:
             raise
         raise StaleError(head.id, to_diff(thread.diff(parent, head.id).without_internal())) from None

@@ -75,7 +75,7 @@ def get_thread(call: Call, thread: str) -> models.ThreadDetailModel:
 def _head(thread: Thread[Any]) -> Checkpoint[Any] | None:
     """Return HEAD; None if it is damaged, which its own page says: the rest of the thread can be read."""
     try:
-        return thread.resolve()
+        return thread.find()
     except CorruptError:
         return None
 
@@ -390,7 +390,7 @@ def open_thread(call: Call, name: str) -> Thread[Any]:
     """Return the thread to change. With If-Match, HEAD must still be a checkpoint that it names."""
     thread = call.store.thread(name)
     if call.if_match:
-        head = thread.resolve().id
+        head = thread.find().id
         if head not in call.if_match:
             try:
                 diff = to_diff(thread.diff(call.if_match[0], head).without_internal())

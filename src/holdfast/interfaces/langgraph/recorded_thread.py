@@ -59,7 +59,7 @@ class RecordedThread:
         self.attempts: dict[str, list[Attempt]] = {}
         self.parameters: dict[str, Any] = {}
         """The parameters of models' calls by their digests."""
-        self.note = ""
+        self.note: str = ""
         self.is_cut = False
         """Whether the thread went on after the last of these checkpoints."""
         self.channels: set[str] = set()

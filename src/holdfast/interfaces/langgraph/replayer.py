@@ -300,7 +300,7 @@ class ThreadReplay:
         self._thread_id = thread_id
         self._thread = thread
         self.scratch = scratch
-        self.recorder = ReplayRecorder(thread)
+        self.recorder: ReplayRecorder = ReplayRecorder(thread)
         scratch.recorder = self.recorder
         self._steps = 0
 

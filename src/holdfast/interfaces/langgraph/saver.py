@@ -195,12 +195,12 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Return the values to save. Those of channels without a new version are the parent's: a channel may be filled
         for the next step already, since LangGraph saves in the background and goes on with the same objects."""
 
-        def stored(channel: str, value: Any) -> Any:
-            if channel in new_versions:
-                return value
-            return FromParent(lambda: value, graph_forms.version_entry(channel))
-
-        return {channel: stored(channel, value) for channel, value in graph_forms.values_of(checkpoint).items()}
+        return {
+            channel: value
+            if channel in new_versions
+            else FromParent(lambda value=value: value, graph_forms.version_entry(channel))  # type: ignore[misc]
+            for channel, value in graph_forms.values_of(checkpoint).items()
+        }
 
     async def _put_writes(
         self,

@@ -82,7 +82,7 @@ class WorkerProcess:
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(self._output, select.POLLIN)
         self._writable.register(self._input, select.POLLOUT)
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         api = {"types": first_types(root), "errors": error_classes(), "operators": OPERATORS, "root": root}
         config = {
             "language": language,

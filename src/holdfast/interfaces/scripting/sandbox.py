@@ -27,7 +27,7 @@ from holdfast.time_parser import Duration, parse_seconds
 if TYPE_CHECKING:
     from holdfast.store.backups import Backups
 
-log = logging.getLogger("holdfast.scripts")
+log: logging.Logger = logging.getLogger("holdfast.scripts")
 
 MAX_NESTING = 16
 """How often a script may be called while it waits for a call of its own."""
@@ -246,11 +246,13 @@ class SandboxClosedError(UnavailableError):
 class ReturnedFunction:
     """A function of a script, for Python: of a hook, of a result. It can be called until its sandbox is closed."""
 
+    __name__: str
+
     def __init__(self, sandbox: Sandbox, number: int, name: str) -> None:
         self._sandbox = sandbox
         self._number = number
         self.__name__ = self.__qualname__ = name or f"function-{number}"
-        self.is_named = bool(name)
+        self.is_named: bool = bool(name)
 
     def __repr__(self) -> str:
         return f"<function {self.__name__} of {self._sandbox!r}>"

@@ -122,7 +122,7 @@ class ActionTarget(NamedTuple):
 
     def step(self, id: str) -> str:
         """Return how a checkpoint is called in texts: by its number."""
-        found = self.thread.resolve(id)
+        found = self.thread.find(id)
         return f"#{found.step}"
 
 
@@ -136,7 +136,7 @@ class UnmetError(Exception):
 
     def __init__(self, plan: ActionPlan, error: HoldfastError) -> None:
         super().__init__(error)
-        self.plan = plan._replace(problem=to_problem(error))
+        self.plan: ActionPlan = plan._replace(problem=to_problem(error))
 
 
 def require(plan: ActionPlan, work: Callable[[], T]) -> T:

@@ -382,9 +382,9 @@ def action_values(call: Call, name: str, at: str, action: str, form: ActionForm)
         raise DeniedError("this thread is only read here", hint="Start the server with --write, with a right to write")
     thread = call.store.thread(name)
     detail = get_thread(call, name)
-    chosen = thread.resolve(at)
+    chosen = thread.find(at)
     # Of a thread whose HEAD is damaged, a step that can be read is forked, without a comparison with HEAD.
-    head = chosen if detail.head is None else thread.resolve()
+    head = chosen if detail.head is None else thread.find()
     target = ActionTarget(call, name, thread, chosen, head, detail)
     try:
         plan = known.plan(target, form)

@@ -284,7 +284,7 @@ def _go(call: Call, name: str, params: Mapping[str, str]) -> dict[str, Any]:
     to, branch = params.get("to", "").strip() or "HEAD", params.get("branch", "")
     if to.isdecimal():
         to = f"{branch}#{to}" if branch else f"#{to}"
-    found = call.store.thread(name).resolve(to)
+    found = call.store.thread(name).find(to)
     raise Redirection(f"/threads/{segment(name)}/{segment(found.id)}{query_text(tab=params.get('tab', ''))}")
 
 

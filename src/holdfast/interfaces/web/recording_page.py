@@ -38,7 +38,7 @@ class ReplayPlan(NamedTuple):
 def recording_values(call: Call, name: str, at: str, params: Mapping[str, str], form: ActionForm) -> dict[str, Any]:
     """Return what the page of a recorded run shows, up to a checkpoint; if its form was sent, also how its replay
     ended."""
-    checkpoint = call.store.thread(name).resolve(at)
+    checkpoint = call.store.thread(name).find(at)
     cursor = params.get("cursor") or None
     page = get_recording(call, name, at=None if cursor else checkpoint.id, cursor=cursor, limit=_STEPS)
     redaction = Redaction(call, name, clear=params.get("clear") == "1")

@@ -27,9 +27,9 @@ class Redaction:
         self._call = call
         self._thread = thread
         self.clear = clear
-        self.found = False
+        self.found: bool = False
         """Whether there are stand-ins."""
-        self.revealable = False
+        self.revealable: bool = False
         """Whether some of them can be revealed at all."""
         self.problem: Problem | None = None
         """Why they are not shown in clear."""

@@ -86,7 +86,7 @@ class SignInFile:
 
     def __init__(self, url: str, code: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-sign-in-", dir=visible_folder()))
-        self.path = self._folder / "open.html"
+        self.path: Path = self._folder / "open.html"
         _write(self.path, _PAGE.format(address=html.escape(f"{url.rstrip('/')}{SIGN_IN}"), code=code))
 
     def remove(self) -> None:

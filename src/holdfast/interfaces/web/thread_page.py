@@ -34,7 +34,7 @@ from holdfast.interfaces.web.page_renderer import message_blocks, query_text, re
 from holdfast.interfaces.web.redaction import Redaction
 from holdfast.store.log_reader import LogEntry
 
-log = logging.getLogger("holdfast.web")
+log: logging.Logger = logging.getLogger("holdfast.web")
 
 TABS = ("conversation", "state", "diff", "pending", "metadata", "recording")
 ROWS = 30
@@ -102,7 +102,7 @@ def _history(
         if not found.branch_name:
             break
         try:
-            at = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + ahead}").id
+            at = call.store.thread(name).find(f"{found.branch_name}#{found.checkpoint.step + ahead}").id
             break
         except NotFoundError:
             continue
@@ -275,7 +275,7 @@ def _neighbours(
     after = None
     if found.branch_name and not (detail.head is not None and detail.head.id == found.checkpoint.id):
         try:
-            after = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + 1}").id
+            after = call.store.thread(name).find(f"{found.branch_name}#{found.checkpoint.step + 1}").id
         except HoldfastError:
             after = None  # it is the last
     return {"before": found.checkpoint.parent, "after": after}

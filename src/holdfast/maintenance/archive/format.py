@@ -187,7 +187,7 @@ class ArchiveWriter:
         self._raw = raw
         self._digest = hashlib.sha256()
         self._buffer = bytearray()
-        self.bytes = 0
+        self.bytes: int = 0
         """The number of bytes before compression."""
 
     def _open(self, path: Path) -> IO[bytes]:
@@ -279,7 +279,7 @@ class ArchiveReader:
         self._keys = keys
         self._max_line = 2 * max_bytes + _SLACK  # in base64, with a margin
         self._stack = contextlib.ExitStack()
-        self.name = str(getattr(file, "name", "the open file"))
+        self.name: str = str(getattr(file, "name", "the open file"))
         if isinstance(file, str | os.PathLike):
             self.name = str(file)
             try:

@@ -18,6 +18,8 @@ _LOCK = "lock"
 class ScratchFolder:
     """A folder that only this user can read, locked as long as the process lives."""
 
+    path: Path
+
     def __init__(self) -> None:
         _remove_leftovers()
         while True:

@@ -119,7 +119,7 @@ class LineReader:
         self._named = find_named(engine.context.stored)
         self._stored = engine.context.stored if self._named is None else self._named.inner
         self._codec = engine.context.rows
-        self.has_keys = engine.context.rows.hides_columns
+        self.has_keys: bool = engine.context.rows.hides_columns
         """Whether lines have keys."""
         self._branches: dict[Line, tuple[int, ...] | None] = {}
         """The numbers of the branches of lines when they were last read; None where they keep changing."""

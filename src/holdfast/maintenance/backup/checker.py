@@ -211,7 +211,7 @@ class RepositoryChecker:
     async def _records(self, backups: Sequence[Backup]) -> None:
         """Compare the records and keys with what notices and the newest backups name."""
         for name, backup in sorted((await missing_records(self._repository, backups)).items()):
-            what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
+            what = "a suspension, a pin or a master key is missing, and nobody removed it with Holdfast"
             self._add("missing-record", what, f"{self._repository.where}/{name}", backup)
 
     async def _removed(self, store: str) -> dict[int, bytes]:

@@ -245,7 +245,7 @@ class BackupCreator:
         self._reader = LineReader(engine)
         self._moments = MomentFinder(engine, self._reader, tenant)
         self._damaged: dict[Line, str] = {}
-        self.had_gap = False
+        self.had_gap: bool = False
         """Whether the store could not say what has changed since the last backup, so that all lines were compared."""
         self._key_writer: KeyringWriter | None = None
         self._keys: dict[tuple[Key, Scalar], Row] = {}

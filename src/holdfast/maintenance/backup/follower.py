@@ -63,7 +63,7 @@ class Follower:
         self._tenant = tenant
         self._home = home
         self._job_settings = job_settings
-        self.status = FollowStatus(0, "", 0.0, "")
+        self.status: FollowStatus = FollowStatus(0, "", 0.0, "")
 
     async def run(
         self, interval: float, stop: Callable[[], bool], report: Callable[[FollowStatus], None] | None

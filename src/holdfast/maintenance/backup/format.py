@@ -57,8 +57,8 @@ PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPA
 """The folders of a repository."""
 COPIES = "copies"
 """The folder with the copies of objects that are stored twice, each under its name."""
-FREEZES, PINS, NOTICES, WITHDRAWALS, DAMAGE = (
-    f"{RECORDS}/{each}" for each in ("freezes", "pins", "notices", "withdrawals", "damage")
+SUSPENSIONS, PINS, NOTICES, WITHDRAWALS, DAMAGE = (
+    f"{RECORDS}/{each}" for each in ("suspensions", "pins", "notices", "withdrawals", "damage")
 )
 
 MAX_BLOCK = 256 << 20
@@ -288,7 +288,7 @@ class RemovedBackup(msgspec.Struct, forbid_unknown_fields=True):
     reason: str
 
 
-class Freeze(msgspec.Struct, forbid_unknown_fields=True):
+class ReasonRecord(msgspec.Struct, forbid_unknown_fields=True):
     """Suspends all deletion, protects one backup, or says that `verify` found damage: when and why, and by which
     process."""
 
@@ -351,9 +351,9 @@ KINDS = {
     LOCKS: Kind(b"L", LockInfo),
     REMOVED: Kind(b"D", RemovedBackup),
     SWEEPS: Kind(b"S", Sweep),
-    FREEZES: Kind(b"Z", Freeze),
-    PINS: Kind(b"K", Freeze),
-    DAMAGE: Kind(b"F", Freeze),
+    SUSPENSIONS: Kind(b"Z", ReasonRecord),
+    PINS: Kind(b"K", ReasonRecord),
+    DAMAGE: Kind(b"F", ReasonRecord),
     NOTICES: Kind(b"N", Notice),
     WITHDRAWALS: Kind(b"V", Notice),
     KEYS: Kind(b"E", WrappedKey, is_copied=True, is_sealed=False),
@@ -530,7 +530,7 @@ class ObjectCodec:
             raise CorruptError(
                 "an object of the repository was changed by somebody who does not have its key",
                 where=where,
-                hint="This is no accident. Run `holdfast backup freeze`, then `holdfast backup verify`",
+                hint="This is no accident. Run `holdfast backup suspend-deletion`, then `holdfast backup verify`",
                 code="tampered",
             ) from None
 

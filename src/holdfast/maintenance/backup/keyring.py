@@ -200,9 +200,9 @@ class UsableKeys:
 
     def __init__(self, rows: Iterable[KeyRow], destroyed: Collection[bytes]) -> None:
         every, wrappers = list(rows), {id.hex() for id in destroyed}
-        self.rows = [row for row in every if row.id not in destroyed and row.wrapper not in wrappers]
-        self.ids = {row.id for row in self.rows}
-        self.lost = {*destroyed, *(row.id for row in every)} - self.ids
+        self.rows: list[KeyRow] = [row for row in every if row.id not in destroyed and row.wrapper not in wrappers]
+        self.ids: set[bytes] = {row.id for row in self.rows}
+        self.lost: set[bytes] = {*destroyed, *(row.id for row in every)} - self.ids
         """The ids of the others, if no other row has the same key."""
 
 
@@ -214,9 +214,9 @@ class BackupKeys:
         self._usable = keys.rows
         self._ids = keys.ids
         self._data = {row.id for row in self._usable if row.kind == DATA}
-        self.hides_names = any(row.kind == NAMES for row in self._usable)
+        self.hides_names: bool = any(row.kind == NAMES for row in self._usable)
         """Whether the names of lines are hidden."""
-        self.destroyed = keys.lost
+        self.destroyed: set[bytes] = keys.lost
 
     def is_erased(self, entry: LineEntry) -> bool:
         """Return whether a line cannot be read any more because its key was destroyed."""

@@ -82,11 +82,11 @@ class LineRows:
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[Key, LineRow]] = {}
-        self.row = Row((), ())
+        self.row: Row = Row((), ())
         """The row of the line itself, as it is stored, where it is needed."""
         self.removed: list[tuple[str, Key]] = []
         """What the chunks removed, which may be in chunks before them."""
-        self.size = 0
+        self.size: int = 0
 
     def apply(self, index: ChunkIndex, bodies: bytes, where: str) -> None:
         """Apply a chunk."""

@@ -44,7 +44,7 @@ class _Block:
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.data = bytearray()
+        self.data: bytearray = bytearray()
         self.pack = b""
         self.offset = 0
         self.length = 0
@@ -191,7 +191,7 @@ class BlockReader:
         self._gone: set[bytes] = set()
         self._cache: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
         self._size = 0
-        self.bytes = 0
+        self.bytes: int = 0
         """The number of bytes that were read."""
 
     async def read(self, part: Slice) -> bytes:

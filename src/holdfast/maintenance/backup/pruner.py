@@ -24,7 +24,7 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.backup.format import KINDS, SWEEPS, Repack, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
-from holdfast.maintenance.backup.records import UNKNOWN, check_frozen, pins_of, record_action
+from holdfast.maintenance.backup.records import UNKNOWN, check_deletion, pins_of, record_action
 from holdfast.maintenance.backup.repacker import Repacker, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
 from holdfast.maintenance.retention import Retention, RetentionCandidate
@@ -128,10 +128,10 @@ class RepositoryPruner:
     ) -> BackupPruneReport:
         """Remove backups that the policy does not keep, of a store or of all, and packs that nothing needs.
 
-        `DeniedError` if the repository is frozen.
+        `DeniedError` if deletion is suspended.
         """
         if not dry_run:
-            await check_frozen(self._repository)
+            await check_deletion(self._repository)
         locks, closed = await self._repository.locks()
         broken: list[OpenLock] = []
         if break_locks and not dry_run:
@@ -151,7 +151,7 @@ class RepositoryPruner:
             if not dry_run:
                 for backup, verdict in zip(backups, decided, strict=True):
                     if not verdict.kept:
-                        await check_frozen(self._repository)
+                        await check_deletion(self._repository)
                         await self._repository.remove(
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
@@ -170,11 +170,11 @@ class RepositoryPruner:
             recorded += repacked if dry_run else 0
             if not dry_run:
                 for each in await self._repository.stores() if store is None else [store]:
-                    await check_frozen(self._repository)
+                    await check_deletion(self._repository)
                     await sweep_rings(self._repository, each)
                 await self._delete_repacks()
         if not dry_run:
-            await check_frozen(self._repository)
+            await check_deletion(self._repository)
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
         return BackupPruneReport(
@@ -297,12 +297,12 @@ class RepositoryPruner:
             packs, places = await self._all_packs(await self._left(())), await pack_map(self._repository)
             used = places.follow(packs)
             unused = [name for name, repack in repacks.items() if used.isdisjoint(each[0] for each in repack.slices)]
-            await check_frozen(self._repository)
+            await check_deletion(self._repository)
             await self._storage.delete(unused)
             others = [name for name in repacks if name not in unused]
             if len(others) > MAX_REPACKS and not places.is_damaged:
                 await self._repository.add_repack(Repack(self._now, places.merge(packs)))
-                await check_frozen(self._repository)
+                await check_deletion(self._repository)
                 await self._storage.delete([name for name in others if places.has_moved(repacks[name])])
 
     async def _sweep(self) -> tuple[int, int]:
@@ -316,7 +316,7 @@ class RepositoryPruner:
                 continue
             needed = await self._needed()
             names = [each for each in map(pack_name, sweep.packs) if each in sizes and each not in needed]
-            await check_frozen(self._repository)
+            await check_deletion(self._repository)
             await self._storage.delete(names)
             await self._storage.delete([name])
             deleted += len(names)

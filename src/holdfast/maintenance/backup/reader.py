@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
@@ -90,7 +90,7 @@ CodecKey: TypeAlias = tuple[Line, *tuple[bytes, ...]]
 class BackupBackend(Backend):
     """The lines of a backup, as a store."""
 
-    schemes = ()
+    schemes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

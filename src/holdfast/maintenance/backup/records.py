@@ -1,4 +1,4 @@
-"""Records of people in a repository: freezes, which suspend all deletion, and pins, which protect one backup.
+"""Records of people in a repository: suspensions of all deletion, and pins, which protect one backup.
 
 Each has a name of its own. A notice says that it was created, manifests list the records that there were, and one that
 is removed leaves a notice of that. So `verify` finds it if one is missing: somebody may have wanted to delete what it
@@ -21,45 +21,45 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, HoldfastError, NotFoundError
 from holdfast.maintenance.backup.format import (
     DAMAGE,
-    FREEZES,
     KEYS,
     KINDS,
     NOTICES,
     PINS,
     RECORDS,
+    SUSPENSIONS,
     WITHDRAWALS,
-    Freeze,
     Notice,
+    ReasonRecord,
 )
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 
 
-async def freeze(repository: Repository, reason: str, now: int) -> None:
+async def suspend_deletion(repository: Repository, reason: str, now: int) -> None:
     """Suspend all deletion in a repository."""
-    await _create(repository, f"{FREEZES}/{now:020d}", reason, now)
+    await _create(repository, f"{SUSPENSIONS}/{now:020d}", reason, now)
 
 
-async def unfreeze(repository: Repository, now: int) -> int:
-    """Allow deletion again. Returns how many freezes there were."""
-    names = [info.name for info in await repository.storage.list_objects(FREEZES)]
+async def allow_deletion(repository: Repository, now: int) -> int:
+    """Allow deletion again. Returns how many suspensions there were."""
+    names = [info.name for info in await repository.storage.list_objects(SUSPENSIONS)]
     await withdraw(repository, names, now)
     return len(names)
 
 
-async def freezes(repository: Repository) -> list[Freeze]:
-    """Return the freezes of a repository."""
-    found = [await _read(repository, info.name) for info in await repository.storage.list_objects(FREEZES)]
+async def suspensions(repository: Repository) -> list[ReasonRecord]:
+    """Return the suspensions of deletion in a repository."""
+    found = [await _read(repository, info.name) for info in await repository.storage.list_objects(SUSPENSIONS)]
     return [each for each in found if each is not None]
 
 
-async def check_frozen(repository: Repository) -> None:
-    """Raise `DeniedError` if a repository is frozen. To be called before each deletion: a freeze counts at once."""
-    for each in await freezes(repository):
+async def check_deletion(repository: Repository) -> None:
+    """Raise `DeniedError` if deletion is suspended. To be called before each deletion: a suspension counts at once."""
+    for each in await suspensions(repository):
         raise DeniedError(
-            f"the repository is frozen: {each.reason or 'no reason was given'}",
+            f"deletion is suspended in the repository: {each.reason or 'no reason was given'}",
             where=repository.where,
-            hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
-            code="frozen-repository",
+            hint="Nothing is deleted until somebody allows it again: `holdfast backup allow-deletion`",
+            code="deletion-suspended",
         )
 
 
@@ -69,8 +69,8 @@ async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> 
 
 
 async def unpin(repository: Repository, backup: Backup, now: int) -> bool:
-    """Remove the pins of a backup. Returns whether it had any. `DeniedError` if the repository is frozen."""
-    await check_frozen(repository)
+    """Remove the pins of a backup. Returns whether it had any. `DeniedError` if deletion is suspended."""
+    await check_deletion(repository)
     found = await repository.storage.list_objects(_pins(backup.manifest.store))
     names = [info.name for info in found if _number_of(info.name) == backup.manifest.number]
     await withdraw(repository, names, now)
@@ -121,7 +121,7 @@ async def record_damage(repository: Repository, what: str, now: int) -> None:
     if all(name in records for name in await damage_records(repository) for records in known):
         name = f"{DAMAGE}/{now:020d}-{secrets.token_hex(8)}"
         with suppress(DeniedError):
-            await repository.create_object(KINDS[DAMAGE].mark, name, Freeze(now, what, os.getpid()))
+            await repository.create_object(KINDS[DAMAGE].mark, name, ReasonRecord(now, what, os.getpid()))
 
 
 async def damage_records(repository: Repository) -> list[str]:
@@ -132,7 +132,7 @@ async def damage_records(repository: Repository) -> list[str]:
 async def record_action(
     engine: Engine, home: str, repository: Repository, action: str, detail: Mapping[str, Any]
 ) -> None:
-    """Record in the audit of a store what was done to its repository."""
+    """ReasonRecord in the audit of a store what was done to its repository."""
     from holdfast.security.audit.thread_audit import record
 
     with suppress(DeniedError):  # the store is open to be read only: whoever has just the repository may do that
@@ -140,21 +140,21 @@ async def record_action(
 
 
 async def _create(repository: Repository, start: str, reason: str, now: int) -> None:
-    folder = FREEZES if start.startswith(FREEZES) else PINS
+    folder = SUSPENSIONS if start.startswith(SUSPENSIONS) else PINS
     name = f"{start}-{secrets.token_hex(8)}"
-    await repository.create_object(KINDS[folder].mark, name, Freeze(now, reason, os.getpid()))
+    await repository.create_object(KINDS[folder].mark, name, ReasonRecord(now, reason, os.getpid()))
     await notice(repository, [name], now)
 
 
-async def _read(repository: Repository, name: str) -> Freeze | None:
-    """Return a freeze or a pin; None if it was removed meanwhile. One that is damaged is one all the same."""
-    folder = FREEZES if name.startswith(FREEZES) else PINS
+async def _read(repository: Repository, name: str) -> ReasonRecord | None:
+    """Return a suspension or a pin; None if it was removed meanwhile. One that is damaged is one all the same."""
+    folder = SUSPENSIONS if name.startswith(SUSPENSIONS) else PINS
     try:
-        return await repository.read_object(KINDS[folder].mark, name, Freeze)
+        return await repository.read_object(KINDS[folder].mark, name, ReasonRecord)
     except NotFoundError:
         return None
     except UNREADABLE:
-        return Freeze(0, "the record is damaged", 0)
+        return ReasonRecord(0, "the record is damaged", 0)
 
 
 def _pins(store: str) -> str:

@@ -115,7 +115,7 @@ class SliceMover:
     """Writes slices of packs into new packs, and the record of it before them."""
 
     def __init__(self, repository: Repository, now: int, level: int = CREATE_LEVEL) -> None:
-        self.where = repository.where
+        self.where: str = repository.where
         self._repository = repository
         self._now = now
         self._packs: list[tuple[str, bytes]] = []

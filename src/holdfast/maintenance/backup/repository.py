@@ -151,10 +151,10 @@ class Repository:
     def __init__(self, storage: RepositoryStorage, info: RepositoryInfo, key: RepositoryKey | None = None) -> None:
         self.storage = storage
         self.info = info
-        self.id = info.id
+        self.id: str = info.id
         self.key = key
         self._codec = ObjectCodec(info.id, None if key is None else key.cipher)
-        self.blocks = BlockReader(storage, self._codec, self._find_moved)
+        self.blocks: BlockReader = BlockReader(storage, self._codec, self._find_moved)
         self._moved: dict[tuple[bytes, int, int, int], list[Slice]] = {}
         self._manifests: dict[tuple[str, int], Backup] = {}
         """Manifests that were read: they never change. Listings say which exist."""

@@ -35,7 +35,7 @@ class RepositoryKey:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self.cipher = Cipher(key)
+        self.cipher: Cipher = Cipher(key)
 
     def keyring_keys(self) -> LocalKeys:
         """Return the master key of the key rings: with it, the keys of an encrypted store can be restored from the

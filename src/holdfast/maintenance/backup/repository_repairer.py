@@ -39,10 +39,10 @@ from holdfast.maintenance.backup.format import (
     REPOSITORY,
     WITHDRAWALS,
     Chunk,
-    Freeze,
     LineEntry,
     Loss,
     PageBlocks,
+    ReasonRecord,
     RemovedBackup,
     Repack,
     Slice,
@@ -54,7 +54,7 @@ from holdfast.maintenance.backup.format import (
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME
 from holdfast.maintenance.backup.packs import PAGES, pack_id
 from holdfast.maintenance.backup.reader import loader_of
-from holdfast.maintenance.backup.records import check_frozen, damage_records, notice, withdraw
+from holdfast.maintenance.backup.records import check_deletion, damage_records, notice, withdraw
 from holdfast.maintenance.backup.repacker import PackMap, SliceMover, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 from holdfast.maintenance.backup.store_record import pick_chain
@@ -121,7 +121,7 @@ class RepositoryRepairer:
 
     async def repair_and_back_up(self, tenant: str | None, home: str) -> BackupRepairReport:
         """Repair everything, and then make a backup of the store, or of a tenant, if it has some here. `DeniedError` if
-        the repository is frozen."""
+        deletion is suspended."""
         own = await pick_chain(self._engine, home, self._repository)
         report = await self._repair()
         if own is None or self._dry_run or not report.is_changed:
@@ -131,7 +131,7 @@ class RepositoryRepairer:
 
     async def _repair(self) -> BackupRepairReport:
         if not self._dry_run:
-            await check_frozen(self._repository)
+            await check_deletion(self._repository)
         await self._repair_objects()
         for store in await self._repository.stores():
             await self._close_gaps(store)
@@ -160,8 +160,8 @@ class RepositoryRepairer:
             await self._storage.replace(name, data)
 
     async def _delete(self, names: Sequence[str]) -> None:
-        """Delete objects. `DeniedError` if the repository was frozen meanwhile."""
-        await check_frozen(self._repository)
+        """Delete objects. `DeniedError` if deletion was suspended meanwhile."""
+        await check_deletion(self._repository)
         await self._storage.delete(names)
 
     async def _replace_lost(self, folder: str, name: str, what: str) -> None:
@@ -175,7 +175,7 @@ class RepositoryRepairer:
         if self._dry_run:
             return
         if folder == PINS:
-            record = Freeze(self._now, "its reason was lost", os.getpid())
+            record = ReasonRecord(self._now, "its reason was lost", os.getpid())
             await self._storage.replace(name, self._repository.encode_object(KINDS[PINS].mark, name, record))
         elif folder == KEYS:
             await withdraw(self._repository, [name], self._now)
@@ -198,7 +198,7 @@ class RepositoryRepairer:
     # Manifests ------------------------------------------------------------------------------------------------
 
     async def _close_gaps(self, store: str) -> None:
-        """Record which backups are lost."""
+        """ReasonRecord which backups are lost."""
         last = await self._repository.last_number(store)
         found = {each.manifest.number: each for each in await self._repository.every_manifest(store)}
         removed = set[int]()

@@ -53,7 +53,7 @@ from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundE
 from holdfast.history import branches
 from holdfast.history.branches import SWITCH
 from holdfast.history.comparison import ComparedPoint, compare_packed
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.line_rows import at_step, whole
@@ -149,9 +149,9 @@ class RestorePlan:
 
     async def _switch(self, line: Line) -> RestoreAction:
         """Decide on a thread that has gone on: HEAD may be at the right step already."""
-        wanted = await resolve(self._source, line, "HEAD")
+        wanted = await find_step(self._source, line, "HEAD")
         try:
-            await resolve(self._engine, line, wanted.id)
+            await find_step(self._engine, line, wanted.id)
         except NotFoundError:  # it was pruned here
             return await self._conflict(line)
         for each in await branches.describe(self._engine, line):
@@ -166,7 +166,7 @@ class RestorePlan:
         from holdfast.agents.storage.agent_line import AgentLine
         from holdfast.state import history
 
-        point = await resolve(self._source, line, "HEAD")
+        point = await find_step(self._source, line, "HEAD")
         handle, scope = StoreHandle(self._engine, line.tenant), Scope.of_line(line.name)
         if scope is not None:
             request = await history.restore_request(handle, scope, self._source, point)
@@ -221,7 +221,7 @@ async def _latest(engine: Engine, line: Line) -> tuple[ComparedPoint, PackedMap]
     (rows,) = await engine.context.backend.read([Scan(STEPS, tuple(line), limit=1, bodies=False)])
     if not rows:
         return ComparedPoint(line, None), {}
-    point = await resolve(engine, line, "HEAD")
+    point = await find_step(engine, line, "HEAD")
     return ComparedPoint(line, point), await engine.lines.read_step(line, point, partial(engine.states.packed, line))
 
 
@@ -495,7 +495,7 @@ class Restorer:
         roots = [entry.line for entry in entries if root_of(entry.line) == entry.line]
         if len(roots) != 1 or not is_thread(roots[0].name):
             raise InvalidError("a checkpoint can only be given when one thread is restored", hint="Name the thread")
-        id = (await resolve(source, roots[0], at)).id
+        id = (await find_step(source, roots[0], at)).id
         point = point._replace(name=f"{point.name}@{id}")
         cuts = {entry.line: at_step(id, point.cuts.get(entry.line, whole(entry))) for entry in entries}
         return await point.engine(self._repository, self._engine, cuts)
@@ -617,8 +617,8 @@ class Restorer:
 
     async def _switch_request(self, line: Line, generation: int) -> AppendRequest:
         """Return the step that starts a branch where the backup ended, and makes it the current one."""
-        head = await resolve(self._source, line, "HEAD")
-        point = await resolve(self._engine, line, head.id)
+        head = await find_step(self._source, line, "HEAD")
+        point = await find_step(self._engine, line, head.id)
         taken = {each.branch.name for each in await branches.describe(self._engine, line)}
         names = itertools.chain((self._branch,), (f"{self._branch}-{number}" for number in itertools.count(2)))
         request = await branches.return_request(self._engine, line, point, next(n for n in names if n not in taken))

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from holdfast.backends.config import find_file, resolve
+from holdfast.backends.config import find_file, store_url
 from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -148,7 +148,7 @@ def settings_file() -> Iterator[CheckResult]:
     stores = found.get("stores", {})
     for name in stores if isinstance(stores, Mapping) else ():
         try:
-            resolve(f"stores.{name}")
+            store_url(f"stores.{name}")
         except ConfigError as error:
             yield problem("settings-file", f"{path}: {error.what}", error.hint or "Correct the file")
     names = ", ".join(sorted(stores)) if isinstance(stores, Mapping) else ""

@@ -102,7 +102,7 @@ class SubjectFinder:
         self._keys = tuple(metadata_keys)
         self._known_line = known_line
         self._lines = None if lines is None else frozenset(lines)
-        self.owns_tenant = False
+        self.owns_tenant: bool = False
         self._known: set[Line] = set()
         """Lines that `known_line` knows."""
         self._candidates: set[Line] = set()

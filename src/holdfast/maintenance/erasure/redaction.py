@@ -3,7 +3,7 @@ are pruned, so that only their hashes are left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -65,7 +65,7 @@ class _Detectors:
     def __init__(self, detector: Detector, policies: PolicySet | None) -> None:
         self.all = detector
         self.policies = policies
-        self.of = lru_cache(4096)(self._of)
+        self.of: Callable[[Line, str], Detector] = lru_cache(4096)(self._of)
 
     def _of(self, line: Line, channel: str) -> Detector:
         """Return the detector for a channel."""

@@ -31,7 +31,7 @@ async def read_subjects(engine: Engine, lines: Iterable[Line]) -> dict[Line, str
     return {line: found[key] for line, root in roots.items() if (key := subject_key(root)) in found}
 
 
-async def assign(engine: Engine, line: Line, subject: str | None) -> None:
+async def set_subject(engine: Engine, line: Line, subject: str | None) -> None:
     """Assign a line to a subject, mark it as mixed (`MIXED`), or remove either with None. A tenant, if the name of the
     line is empty."""
     detail = {"mixed": True} if subject == MIXED else {"removed": True} if subject is None else {}

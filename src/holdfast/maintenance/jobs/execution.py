@@ -247,7 +247,7 @@ class LeaseHolder:
 
     def __init__(self, lease: Lease, life: float, stopping: Callable[[], bool]) -> None:
         self.lease = lease
-        self.lost = False
+        self.lost: bool = False
         self.cancelled = False
         """Whether the job is to end for a reason that `stopping` does not know."""
         self._stopped = False

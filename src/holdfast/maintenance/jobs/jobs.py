@@ -26,7 +26,7 @@ from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFound
 from holdfast.maintenance.jobs.builtin import CREDENTIALS, SCHEDULE, JobTypes
 from holdfast.maintenance.jobs.job import Job, parse_schedule, scan_jobs
 from holdfast.maintenance.jobs.types import JobHost
-from holdfast.security.handle import owner_handle
+from holdfast.security.handle import StoreHandle, owner_handle
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -40,8 +40,8 @@ class JobTable:
 
     def __init__(self, store: JobHost, kinds: JobTypes | None = None) -> None:
         self.host = store
-        self.store = owner_handle(store)
-        self.kinds = JobTypes() if kinds is None else kinds
+        self.store: StoreHandle = owner_handle(store)
+        self.kinds: JobTypes = JobTypes() if kinds is None else kinds
 
     @property
     def context(self) -> EngineContext:

@@ -113,8 +113,8 @@ class MigrationTarget:
         self.engine = engine
         self.tenant = tenant
         self.schema = schema
-        self.name = schema.name
-        self.schemas = schemas.extended(registered.schemas)
+        self.name: str = schema.name
+        self.schemas: SchemaSet = schemas.extended(registered.schemas)
         self.registered = registered
 
     @classmethod

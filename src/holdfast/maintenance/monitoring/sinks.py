@@ -49,8 +49,8 @@ class WebhookSink:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError("a webhook must be a URL of http or https", hint="Such as https://example.org/alerts")
         self._url = url
-        self.name = f"{parts.scheme}://{parts.hostname}"  # the rest of it is often a secret
-        self.id = f"webhook {parts.hostname} {hashlib.sha256(url.encode()).hexdigest()[:12]}"
+        self.name: str = f"{parts.scheme}://{parts.hostname}"  # the rest of it is often a secret
+        self.id: str = f"webhook {parts.hostname} {hashlib.sha256(url.encode()).hexdigest()[:12]}"
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def send(self, notification: Notification) -> None:
@@ -82,8 +82,8 @@ class CommandSink:
         if isinstance(command, str) or not command or not all(type(each) is str and bool(each) for each in command):
             raise ConfigError("a command must be a list of strings: the program and its arguments")
         self._command = list(command)
-        self.name = self._command[0]
-        self.id = f"command {hashlib.sha256(json.dumps(self._command).encode()).hexdigest()[:12]}"
+        self.name: str = self._command[0]
+        self.id: str = f"command {hashlib.sha256(json.dumps(self._command).encode()).hexdigest()[:12]}"
 
     def send(self, notification: Notification) -> None:
         """Run the command."""
@@ -105,6 +105,9 @@ class CommandSink:
 
 class FunctionSink:
     """Calls a function of the program."""
+
+    id: str
+    name: str
 
     def __init__(self, function: Callable[[Notification], object]) -> None:
         self._function = function

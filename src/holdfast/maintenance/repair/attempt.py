@@ -133,8 +133,8 @@ class RepairAttempt:
         self._lease = lease
         self._whole = whole
         self._keeper = QuarantineWriter(self._backend, line, self._ground.clock())
-        self.mended = ThreadRepairReport(line.name)
-        self.changed = False
+        self.mended: ThreadRepairReport = ThreadRepairReport(line.name)
+        self.changed: bool = False
         self._changes: list[Change] = []
         self._bases: dict[Where, _Start] = {}  # the steps that branches start at
         self._time = self._size = 0  # of the last step

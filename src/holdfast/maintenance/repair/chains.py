@@ -84,7 +84,7 @@ class ChainFinder:
         self.chains: dict[int, BranchChain] = {}
         self.used: set[str] = set()
         """The sources that were used."""
-        self.restored = 0
+        self.restored: int = 0
         self.agreeing: dict[int, list[RepairSource]] = {}
         """For each branch, the sources with the same history."""
         self._elsewhere: dict[bytes, Row] = {}

@@ -42,7 +42,7 @@ class QuarantineWriter:
         self._line = line
         self._now = now
         self._next: int | None = None
-        self.count = 0
+        self.count: int = 0
 
     async def keep(self, space: Table, row: Row, reason: str) -> Change:
         """Return the change that stores a row unchanged."""

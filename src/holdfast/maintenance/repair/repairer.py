@@ -17,7 +17,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from holdfast._fields import computed, fill
-from holdfast.backends.config import resolve
+from holdfast.backends.config import store_url
 from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.registry import backend_for
@@ -195,7 +195,7 @@ async def open_sources(engine: Engine, stores: Sequence[HasHandle | str], tenant
 
                 sources.append(await stack.enter_async_context(open_source(engine, each, tenant)))
                 continue
-            url = resolve(each)
+            url = store_url(each)
             kind = backend_for(url)
             options = ({"tenant": tenant} if kind.takes_tenant else {}) | (
                 {"read_only": True} if kind.takes_read_only else {}

@@ -44,7 +44,7 @@ class RepairSource:
     """A store to restore rows from."""
 
     def __init__(self, engine: Engine) -> None:
-        self.url = engine.context.backend.url
+        self.url: str = engine.context.backend.url
         self._backend = engine.context.backend
         self._stored = engine.context.stored
         self._rows = engine.context.rows

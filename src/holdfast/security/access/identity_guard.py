@@ -168,7 +168,7 @@ class IdentityGuard(Guard):
     ) -> None:
         self.identity = identity
         self.guard_mode = guard_mode
-        self.actor = str(identity)
+        self.actor: str = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
         self.engine = engine

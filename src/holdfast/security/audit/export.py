@@ -96,11 +96,14 @@ class SegmentInfo(NamedTuple):
 class AuditWriter:
     """Writes steps of the audit to a file."""
 
+    rows: int
+    steps: int
+
     def __init__(self, file: IO[bytes], key: FileKey | None, signer: Ed25519PrivateKey | None) -> None:
         self._file = file
         self._key = key
         self._signer = signer
-        self.public_key = "" if signer is None else public_key_of(signer)
+        self.public_key: str = "" if signer is None else public_key_of(signer)
         self._whole = hashlib.sha256()
         self._number = 0
         self.heads: dict[str, tuple[int, str]] = {}

@@ -37,8 +37,8 @@ class EncryptedRows(SealedRowCodec):
         settings = (encryption.provider, encryption.max_age, encryption.max_uses, encryption.hide_names, indexed)
         self._memory = memory or KeyMemory(*settings)
         self._store_keys = keys
-        self.converts = encryption.mode != "on"
-        self.hides_names = encryption.hide_names
+        self.converts: bool = encryption.mode != "on"
+        self.hides_names: bool = encryption.hide_names
         super().__init__(keys=self._memory.ciphers)
 
     @property

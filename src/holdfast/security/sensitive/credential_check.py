@@ -106,7 +106,7 @@ class CredentialCheck:
         self._backend = engine.context.backend
         self._row = row
         self._scan = SensitiveScan(engine, tenant, Detector(noticed_formats()), policies_of(engine))
-        self.progress = known if known.formats == _FORMATS else CredentialProgress()
+        self.progress: CredentialProgress = known if known.formats == _FORMATS else CredentialProgress()
 
     @classmethod
     async def open(cls, engine: Engine, tenant: str) -> CredentialCheck:

@@ -102,8 +102,8 @@ class Detector:
     """Finds sensitive data of some formats."""
 
     def __init__(self, formats: Iterable[str] = NAMES, recognizers: Sequence[Recognizer] = ()) -> None:
-        self.names = frozenset(formats)
-        self.by_field = FIELD in self.names
+        self.names: frozenset[str] = frozenset(formats)
+        self.by_field: bool = FIELD in self.names
         self._recognizers = tuple(recognizers)
         chosen = [each for each in FORMATS if each.name in self.names]
         self._in_words = [each for each in chosen if each.in_word and each.anchors]

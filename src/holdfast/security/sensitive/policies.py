@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.engine.events import place_of
 from holdfast.engine.namespaces import is_thread, line_kind, root_of
 from holdfast.engine.patterns import matcher
@@ -29,7 +30,7 @@ _STEP_VALUES, _STEP_RECORDS = ("step/", "result/", "signal/", "wait/"), ("timer/
 """Their content: values of users, and records with keys and tokens of the store's own besides."""
 
 
-class SensitivePolicy(NamedTuple):
+class SensitivePolicy(msgspec.Struct, frozen=True):
     """A policy."""
 
     name: str
@@ -58,7 +59,7 @@ class ChannelRules:
         """`policies` are in the order of their priority."""
         formats = frozenset().union(*(each.formats for each in policies)) - (BY_NAME if is_internal else set())
         recognizers = [recognizer for each in policies for recognizer in each.recognizers]
-        self.detector = Detector(formats, recognizers)
+        self.detector: Detector = Detector(formats, recognizers)
         self.is_internal = is_internal
         """Whether the channel has records of the store, whose `bytes` are contents of artifacts."""
         self._policies = tuple(policies)
@@ -75,9 +76,9 @@ class PolicySet:
     """The policies of a store, in the order in which they were added: later ones go before earlier ones."""
 
     def __init__(self, policies: Sequence[SensitivePolicy] = ()) -> None:
-        self.policies = tuple(policies)
-        self.markers = [each.markers for each in policies if each.markers is not None]
-        self.find = lru_cache(4096)(self._find)
+        self.policies: tuple[SensitivePolicy, ...] = tuple(policies)
+        self.markers: list[Markers] = [each.markers for each in policies if each.markers is not None]
+        self.find: Callable[[Line, str], ChannelRules | None] = lru_cache(4096)(self._find)
 
     def _find(self, line: Line, channel: str) -> ChannelRules | None:
         """Return the rules of a channel; None if it has none."""

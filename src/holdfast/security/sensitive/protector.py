@@ -198,7 +198,7 @@ class Protector:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.policies = PolicySet()
+        self.policies: PolicySet = PolicySet()
         self._recorded: OrderedDict[tuple[Line, Replacement], None] = OrderedDict()
         self._lock = Lock()
         reinit_after_fork(self)

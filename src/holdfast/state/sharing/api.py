@@ -29,7 +29,8 @@ class SharingOperations:
 
         return Topic(self._shared("topic", name, parts))
 
-    def _async_topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncTopic:
+    @sync_or_async(_topic)
+    def topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncTopic:
         from holdfast.state.sharing.topic import AsyncTopic
 
         return AsyncTopic(self._shared("topic", name, parts))
@@ -40,7 +41,8 @@ class SharingOperations:
 
         return Requests(self._shared("requests", name, parts))
 
-    def _async_requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncRequests:
+    @sync_or_async(_requests)
+    def requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncRequests:
         from holdfast.state.sharing.requests import AsyncRequests
 
         return AsyncRequests(self._shared("requests", name, parts))
@@ -53,7 +55,8 @@ class SharingOperations:
 
         return Pipeline(self._shared("pipeline", name, parts), stages, tries)
 
-    def _async_pipeline(
+    @sync_or_async(_pipeline)
+    def pipeline(
         self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
     ) -> AsyncPipeline:
         from holdfast.state.sharing.pipeline import AsyncPipeline
@@ -66,15 +69,11 @@ class SharingOperations:
 
         return Document(self._shared("document", name, parts))
 
-    def _async_document(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncDocument:
+    @sync_or_async(_document)
+    def document(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncDocument:
         from holdfast.state.sharing.documents import AsyncDocument
 
         return AsyncDocument(self._shared("document", name, parts))
-
-    topic = sync_or_async(_topic, _async_topic)
-    requests = sync_or_async(_requests, _async_requests)
-    pipeline = sync_or_async(_pipeline, _async_pipeline)
-    document = sync_or_async(_document, _async_document)
 
     def _shared(self, pattern: Pattern, name: str, parts: ScopeParts) -> SharedResource:
         from holdfast.state.sharing.resource import find_resource

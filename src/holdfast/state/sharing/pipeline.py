@@ -91,7 +91,7 @@ class PipelineOperations(SharedOperations):
             raise InvalidError("a pipeline has one stage or more, each with a name of its own and no slash in it")
         if validation.require_count(tries, "number of tries") < 1:
             raise InvalidError("attempts must be at least 1")
-        self.stages = tuple(names)
+        self.stages: tuple[str, ...] = tuple(names)
         self._tries = tries
 
     # Putting items in ---------------------------------------------------------------------------------------------

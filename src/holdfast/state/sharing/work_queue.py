@@ -137,8 +137,8 @@ class HeldWork:
     """A piece of work that a worker holds: its id and its value, and how often it was handed out."""
 
     def __init__(self, claim: WorkClaim, record: Mapping[str, Any], where: Scope) -> None:
-        self.id = claim.name
-        self.value = record["value"]
+        self.id: str = claim.name
+        self.value: Any = record["value"]
         self.correlation: str = record["correlation"]
         self._claim = claim
         self._where = where

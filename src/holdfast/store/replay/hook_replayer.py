@@ -95,7 +95,7 @@ class ForkedStore:
         self._known: set[str] = set()
         self._states: dict[str, ForkedState] = {}
         self._moment: datetime | None = None
-        self.spent = 0.0
+        self.spent: float = 0.0
         """The seconds that this call waited for its state, which are not the hook's."""
 
     def begin(self, moment: datetime | None) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
+
+import msgspec
 
 from holdfast._fields import computed
 from holdfast.backends.runtime.drivers import run as drive
@@ -36,8 +37,7 @@ _NOT_REPLAYED = ("late", "skipped")
 """Nobody knows how a late call ended, and a skipped one was not made."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedCall:
+class ReplayedCall(msgspec.Struct, frozen=True):
     """A replayed call of a hook beside the recorded one: outcomes, times in seconds, and the difference as a diff."""
 
     hook: str
@@ -58,8 +58,7 @@ class ReplayedCall:
         return not self.diff and not self.effect and self.outcome == self.recorded_outcome
 
 
-@dataclass(frozen=True, slots=True)
-class HookReplay:
+class HookReplay(msgspec.Struct, frozen=True):
     """The replay of some calls of hooks. `skipped` counts those that are not recorded in full, or were late."""
 
     calls: tuple[ReplayedCall, ...]

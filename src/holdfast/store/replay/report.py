@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from holdfast._fields import computed
 from holdfast.errors import ConflictError, UnsupportedError
@@ -13,8 +14,7 @@ from holdfast.recording.comparison import plain
 from holdfast.recording.journal import Divergence, DivergenceKind, current_journal
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayReport:
+class ReplayReport(msgspec.Struct, frozen=True):
     """The result of a replay: how many steps and calls were repeated, and where it first differs from the recording.
 
     `complete` is False if the recording cannot be replayed exactly, and `note` says why. `state` is that at the
@@ -62,15 +62,15 @@ class ReplayReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "divergence"}
+        found = {name: getattr(self, name) for name in self.__struct_fields__ if name != "divergence"}
         first = self.divergence
-        described = None if first is None else {name: getattr(first, name) for name in first.__slots__}
+        described = None if first is None else {name: getattr(first, name) for name in first.__struct_fields__}
         return {**found, "matches": self.matches, "divergence": described}
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> ReplayReport:
         """Return the report that a process wrote."""
-        fields = {name: found[name] for name in cls.__slots__ if name in found}
+        fields = {name: found[name] for name in cls.__struct_fields__ if name in found}
         first = fields.pop("divergence", None)
         fields["effects"] = tuple(fields.get("effects", ()))
         return cls(**fields, divergence=None if first is None else Divergence(**first))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import ColumnHint
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, as_change, operation
 from holdfast.backends.tables import Key
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
@@ -20,7 +20,7 @@ from holdfast.engine.types import SCAN_LIMIT, Revision, to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.blame import blame
 from holdfast.history.query import Field, Query, every, parse
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import list_changes
 from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
@@ -68,7 +68,7 @@ async def writer_of_path(handle: StoreHandle, thread: str, path: Path, at: Revis
     wrote an item. `NotFoundError` if there is no such value, or the checkpoint was pruned."""
     line = handle.thread_line(thread)
     await handle.guard.allow_thread("read", line)
-    entries = await blame(handle.engine, line, require_range(path), await resolve(handle.engine, line, at))
+    entries = await blame(handle.engine, line, require_range(path), await find_step(handle.engine, line, at))
     await handle.guard.saw_thread(line)
     writers = [entry.writer for entry in entries if not entry.writer.pruned]
     if not writers:
@@ -207,11 +207,11 @@ def _is_about(scope: Scope, fields: EventFields) -> bool:
 class TimelineOperations:
     """Operations on the timeline. `Timeline` and `AsyncTimeline` have these as methods."""
 
-    def __init__(self, handle: StoreHandle, flush_audit: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, handle: StoreHandle, flush_audit: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._handle = handle
         self._flush_audit = flush_audit
 
-    @operation
+    @operation(may_lag=True)
     async def query(
         self,
         query: str = "",
@@ -238,10 +238,10 @@ class TimelineOperations:
         question = self._question(query, thread, scope, since, until, errors=errors, forward=oldest_first)
         count = validation.require_count(limit, "limit")
         most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
-        await self._flush_audit()
+        await as_change(self._flush_audit())
         return await self._page(question, count, most, cursor)
 
-    @operation
+    @operation(may_lag=True)
     async def causes(
         self,
         id: str | None = None,
@@ -262,7 +262,7 @@ class TimelineOperations:
         found = _check_id(id) if id is not None else await self._writer(thread, path, at, scope, key)
         return _require(await find_causes(self._find, found, validation.require_count(limit, "limit")))
 
-    @operation
+    @operation(may_lag=True)
     async def effects(self, id: str, *, limit: int = 1000) -> CausalNode:
         """Return what an event led to, directly and further on, as a tree: `effects(event.id)`. Of more than `limit`
         steps, the rest is left out."""

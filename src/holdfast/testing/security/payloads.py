@@ -23,7 +23,7 @@ class Canary:
     """A directory that the payloads create: if it exists, one of them ran."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "canary"
+        self.path: Path = folder / "canary"
 
     def check(self, what: str) -> None:
         """Raise `AssertionError` if a payload ran."""

@@ -14,6 +14,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AUDIT
 from holdfast.security.audit.query import AuditRecord
+from holdfast.state.sessions.api import Session
+from holdfast.state.sharing.requests import Request
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from holdfast.store.store import AsyncStore, Store
 
@@ -45,27 +47,29 @@ class World:
     def __init__(self, store: Store, folder: Path) -> None:
         self.folder = folder
         self.store = store
-        self.astore = AsyncStore(store._engine, store.tenant)
-        self.victim = self.store.as_identity(agent="victim")
+        self.astore: AsyncStore = AsyncStore(store._engine, store.tenant)
+        self.victim: IdentityView = self.store.as_identity(agent="victim")
         self.victim.thread("victim").put({KEY: SECRET})
-        self.intruder = self.store.as_identity(agent="intruder")
-        self.aintruder = self.astore.as_identity(agent="intruder")
+        self.intruder: IdentityView = self.store.as_identity(agent="intruder")
+        self.aintruder: AsyncIdentityView = self.astore.as_identity(agent="intruder")
         self.victim.state(agent="victim").batch({KEY: SECRET, "notes": {"code": SECRET}})
         self.intruder.state(agent="intruder")["mine"] = 1
         topic = self.victim.sharing.topic("news", agent="victim")
         topic.subscribe("reader", start="start").receive(0)
         topic.publish(SECRET)
         requests = self.victim.sharing.requests("help", agent="victim")
-        self.asked = requests.ask(SECRET)
-        self.request = requests.take()
-        self.waiting = requests.ask(SECRET)
+        self.asked: str = requests.ask(SECRET)
+        self.request: Request | None = requests.take()
+        self.waiting: str = requests.ask(SECRET)
         pipeline = self.victim.sharing.pipeline("work", ["one", "two"], agent="victim")
         pipeline.put_many([SECRET, SECRET])
         task = pipeline.take("one")
         assert task is not None
         self.task = task
         self.victim.sharing.document("text", agent="victim").edit(lambda _: SECRET)
-        self.session = self.store.sessions.start("s1", user="victim", on_end="archive", metadata={"about": SECRET})
+        self.session: Session = self.store.sessions.start(
+            "s1", user="victim", on_end="archive", metadata={"about": SECRET}
+        )
         self.session.state[KEY] = SECRET
         ended = self.store.sessions.start("s2", user="victim", on_end="archive")
         ended.state[KEY] = SECRET
@@ -75,7 +79,7 @@ class World:
         agent.metadata["about"] = SECRET
         agent.conversation.append(SECRET)
         agent.save()
-        self.document = self.victim.agents.export("victim")
+        self.document: dict[str, Any] = self.victim.agents.export("victim")
         self.intruder.agents.create(Spy, "intruder")
         self.victim.artifacts.register(SECRET.encode(), id="blob")
         with self.victim.artifacts.using("blob"):
