@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test nightly torture audit lint format docs bench bench-check matrix mutants build lock clean
+.PHONY: help demo test nightly torture audit lint format docs bench bench-check scale matrix mutants build lock clean
 
 # python3 if it is new enough, else the newest one by name; looked for only when .venv is made.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -69,6 +69,11 @@ bench: ## Run the benchmarks and print the figures
 bench-check: ## Run the benchmarks; fail when a ratio is under its recorded floor
 	$(call setup,peers)
 	$(PY) -m benchmarks.run --check
+
+# SIZES and SELECT: other numbers of threads, and only operations with this in their name.
+scale: ## Measure every operation on 1,000 to 1,000,000 threads; write the table into docs/guides/benchmarks.md
+	$(call setup,peers)
+	$(PY) -m benchmarks.scale $(if $(SIZES),--sizes $(SIZES)) $(if $(SELECT),--select "$(SELECT)")
 
 matrix: ## Run the suites on every store, and write what each guarantees into docs/guides/stores.md
 	$(call setup,servers)

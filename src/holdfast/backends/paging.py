@@ -83,12 +83,18 @@ async def scan_rows(
 
 
 async def scan_readable_rows(
-    backend: RowReader, space: Table, prefix: Key, holes: list[UnreadableRange], *, bodies: bool = True
+    backend: RowReader,
+    space: Table,
+    prefix: Key,
+    holes: list[UnreadableRange],
+    start: Key = (),
+    *,
+    bodies: bool = True,
 ) -> AsyncIterator[Row]:
-    """Yield the readable rows under a prefix. Unreadable ranges are added to `holes`, before the rows after them."""
+    """Yield the readable rows under a prefix, from a bound on. Unreadable ranges are added to `holes`, before the
+    rows after them."""
     scan = _DamagedScan(backend, Scan(space, prefix, bodies=bodies), holes)
     page = _FIRST_PAGE if bodies else _PAGE
-    start: Key = ()
     while True:
         try:
             found = await scan.read(start, page)

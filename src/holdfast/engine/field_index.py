@@ -27,6 +27,7 @@ from holdfast.engine.fields import (
     thread_key,
     value_of,
 )
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.namespaces import is_thread
@@ -183,7 +184,7 @@ class FieldIndex:
         if self._context.rows.hides_names:
             await self._backend.apply([Delete(FIELDS, (tenant,))])
             return
-        for line in await self._lines.names(tenant):
+        async for line in lines_of_kinds(self._backend, tenant):
             await self.refresh(line)
 
     # Finding threads ------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ share a name.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from holdfast.backends.interface import Backend, Get, Scan
-from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import DAMAGED_LINE, LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
@@ -197,22 +196,6 @@ async def count_stored(
         if limit is not None and read > limit:
             return totals, False
     return totals, True
-
-
-async def lines_of_kinds(
-    backend: Backend, tenant: str, kinds: frozenset[LineKind], prefix: str = ""
-) -> AsyncIterator[Line]:
-    """Yield the lines of some kinds whose short names start with a prefix, by name."""
-    only_threads = kinds == {"thread"}
-    for first, stop in ranges_of(kinds):
-        start = max(first, prefix) if only_threads else first
-        bounds = ((start,), (stop,) if stop else ())
-        async for row in scan_rows(backend, LINES, (tenant,), *bounds, bodies=False):
-            name = str(row.key[1])
-            if only_threads and not name.startswith(prefix):
-                break
-            if short_name(name).startswith(prefix) and line_kind(name) in kinds:
-                yield Line(tenant, name)
 
 
 def steps_of(agent: Line) -> Line:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.backends.interface import Delete, Put, Row, Scan
+from holdfast.backends.interface import Delete, Get, Put, Row, Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import REFS
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.lines import LineIndex
@@ -99,10 +100,6 @@ class PinsAndHolds:
 
     async def all_holds(self, tenant: str) -> list[Hold]:
         """Return all holds on a tenant's threads."""
-        lines = await self._lines.names(tenant)
-        matches: list[Hold] = []
-        for start in range(0, len(lines), _LINES):
-            page = lines[start : start + _LINES]
-            for rows in await self._backend.read([Scan(REFS, (*line, HOLD)) for line in page]):
-                matches += map(Hold.of, rows)
-        return matches
+        keys = [row.key async for row in scan_rows(self._backend, REFS, (tenant,), bodies=False) if row.key[2] == HOLD]
+        (rows,) = await self._backend.read([Get(REFS, keys)])
+        return sorted(map(Hold.of, rows))

@@ -12,8 +12,8 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import STEPS, TIME
 from holdfast.engine.context import EngineContext
 from holdfast.engine.line_head import newest_query
+from holdfast.engine.line_walk import lines_of_kinds, pages_of
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import LineSummary, StepRef
 from holdfast.engine.validation import cursor_error
 
@@ -108,9 +108,8 @@ class UpdateOrder:
             stop = (last.time, str(rows[-1].key[1]), last.branch, last.seq)
 
     async def _without_steps(self, after: str) -> AsyncIterator[list[UpdatePosition]]:
-        lines = [line for line in await self._lines.names(self._tenant, after=after) if is_thread(line.name)]
-        for start in range(0, len(lines), _PAGE):
-            some = lines[start : start + _PAGE]
+        lines = lines_of_kinds(self._context.backend, self._tenant, frozenset({"thread"}), after=after)
+        async for some in pages_of(lines, _PAGE):
             newest = await self._context.stored.read([newest_query(line) for line in some])
             yield [UpdatePosition(-1, line.name) for line, rows in zip(some, newest, strict=True) if not rows]
 

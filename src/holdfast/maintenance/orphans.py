@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -38,6 +37,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.fields import FIELD_LINE, removed_rows, value_of
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
+from holdfast.engine.line_walk import walk_lines
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node
@@ -98,11 +98,22 @@ class OrphanReport(msgspec.Struct, frozen=True):
                 count(self, rows=orphan.rows, bytes=orphan.bytes)
 
 
+_PAGE = 256
+"""How many rows are read at a time to find the names of lines."""
+
+
 async def sweep(
-    engine: Engine, tenant: str, *, grace: Duration = "1d", dry_run: bool = False, progress: Progress | None = None
+    engine: Engine,
+    tenant: str,
+    *,
+    grace: Duration = "1d",
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    after: str = "",
 ) -> OrphanReport:
-    """Remove the orphans of a tenant. Possible work in progress is removed when it is older than `grace`."""
-    return await _Sweep(engine, tenant, parse_nanoseconds(grace, "grace"), dry_run).run(progress)
+    """Remove the orphans of a tenant; of lines that exist, only after a name. Possible work in progress is removed when
+    it is older than `grace`."""
+    return await _Sweep(engine, tenant, parse_nanoseconds(grace, "grace"), dry_run).run(progress, after)
 
 
 class _Sweep:
@@ -115,14 +126,12 @@ class _Sweep:
         self._now = engine.context.clock()
         self._report = OrphanReport(dry_run)
 
-    async def run(self, progress: Progress | None) -> OrphanReport:
+    async def run(self, progress: Progress | None, after: str) -> OrphanReport:
         strays = await self._strays()
-        lines = await self._engine.lines.names(self._tenant)
-        for line in report_each([*lines, *strays], progress, lambda each: each.name):
-            try:
-                await self._check(line, is_stray=line in strays)
-            except (ConflictError, CorruptError) as error:
-                self._report.problems[line.name] = str(error)
+        async for line in walk_lines(self._backend, self._tenant, after=after, progress=progress):
+            await self._check(line, is_stray=False)
+        for line in report_each(sorted(strays), progress, lambda each: each.name):
+            await self._check(line, is_stray=True)
         if self._report.rows and not self._dry_run:
             await self._backend.tidy()
         return self._report
@@ -130,35 +139,37 @@ class _Sweep:
     async def _check(self, line: Line, *, is_stray: bool) -> None:
         attempts = Attempts("checking a thread", line, self._engine.context.metrics)
         while True:
-            await attempts.begin()
-            with suppress(ConcurrentChange):
+            try:
+                await attempts.begin()
                 return await (self._stray(line) if is_stray else self._line(line))
+            except ConcurrentChange:
+                continue
+            except (ConflictError, CorruptError) as error:
+                self._report.problems[line.name] = str(error)
+                return None
 
     # Rows without a thread ------------------------------------------------------------------------------------
 
     async def _strays(self) -> set[Line]:
         """Return the lines that have rows, and no row of their own."""
-        names: set[str] = set()
-        for table in _LINE_TABLES:
-            async for name in self._names(table):
-                names.add(name)
         strays: set[Line] = set()
-        sorted_names = sorted(names - {"", FIELD_LINE})  # settings, jobs and the index of fields belong to no line
-        for start in range(0, len(sorted_names), 256):
-            page = [(self._tenant, name) for name in sorted_names[start : start + 256]]
-            (rows,) = await self._engine.context.stored.read([Get(LINES, page)])  # one that is damaged is no stray
-            strays.update(Line(*key) for key in set(page) - {row.key for row in rows})
+        for table in _LINE_TABLES:
+            async for names in self._names(table):
+                # Settings, jobs and the index of fields belong to no line.
+                page = [(self._tenant, name) for name in names - {"", FIELD_LINE}]
+                (rows,) = await self._engine.context.stored.read([Get(LINES, page)])  # one that is damaged is no stray
+                strays.update(Line(*key) for key in set(page) - {row.key for row in rows})
         return strays
 
-    async def _names(self, table: Table) -> AsyncIterator[str]:
-        """Yield the names of the lines that have rows in a table, without reading all rows."""
+    async def _names(self, table: Table) -> AsyncIterator[set[str]]:
+        """Yield the names of the lines that have rows in a table, a page at a time, without all rows of long lines."""
         start: Key = ()
         while True:
-            (rows,) = await self._backend.read([Scan(table, (self._tenant,), start=start, limit=1, bodies=False)])
+            (rows,) = await self._backend.read([Scan(table, (self._tenant,), start=start, limit=_PAGE, bodies=False)])
             if not rows:
                 return
-            yield str(rows[0].key[1])
-            start = (str(rows[0].key[1]) + "\0",)
+            yield {str(row.key[1]) for row in rows}
+            start = (str(rows[-1].key[1]) + "\0",)
 
     async def _stray(self, line: Line) -> None:
         (refs,) = await self._backend.read([Scan(REFS, tuple(line))])

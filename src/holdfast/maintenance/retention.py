@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
+from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.time_parser import Duration, parse_duration, parse_nanoseconds
@@ -107,6 +108,11 @@ class Retention:
         return None if self.keep_within is None else parse_nanoseconds(self.keep_within, "age")
 
     @property
+    def is_sized(self) -> bool:
+        """Whether there is a limit of size."""
+        return self.max_bytes is not None or self.max_thread_bytes is not None
+
+    @property
     def drops_recordings(self) -> bool:
         """Whether recordings may go while their checkpoints stay."""
         return self.keep_recordings_within is not None or self.keep_recordings_last is not None
@@ -124,6 +130,15 @@ class Retention:
         passive |= {"keep_recordings_within", "keep_recordings_last"}
         rules = (getattr(self, each.name) for each in fields(self) if each.name not in passive)
         return any(rule not in (None, False, ()) for rule in rules)
+
+    def keeps_all(self, points: Sequence[StepRef], now: int) -> bool:
+        """Return whether the steps of a thread say by themselves that nothing of it goes, whatever else is known of it,
+        if there is no limit of size. Then what earlier revisions left stays, too, until the rule of age lets it go."""
+        age = self.age
+        if age is not None and all(point.time >= now - age for point in points if not point.pruned):
+            return True
+        stored = [point for point in points if not point.pruned]
+        return len(stored) <= max(1, self.keep_last or 0) and not any(point.revision for point in stored)
 
     def decide(self, candidates: Iterable[RetentionCandidate], now: int) -> list[RetentionVerdict]:
         """Decide for each checkpoint of a thread, in the given order, ignoring size limits. `now` is in nanoseconds

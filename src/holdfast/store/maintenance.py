@@ -13,14 +13,13 @@ from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, operatio
 from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.namespaces import (
     ALL_KINDS,
     CONTENT_KINDS,
     LineKind,
     LineKinds,
-    is_thread,
     line_name,
-    lines_of_kinds,
     root_of,
     select_lines,
     with_steps,
@@ -75,6 +74,8 @@ class MaintenanceOperations:
         dry_run: bool = False,
         progress: Progress | None = None,
         each: Callable[[ThreadPruneReport], None] | None = None,
+        after: str = "",
+        limit: int | None = None,
         **rules: Unpack[RetentionRules],
     ) -> PruneReport:
         """Remove old checkpoints: of some threads by name, of those that a `prefix` or a query names, or of all.
@@ -89,15 +90,25 @@ class MaintenanceOperations:
 
         With `dry_run` nothing changes, and the report says what would. Writers can continue meanwhile. A thread that is
         on hold, or that another process is rewriting, is skipped and reported; if it is the only one named, that
-        raises. `progress` is called after each thread. `each` is called with the report of every thread, and the
-        returned report then has totals only: for stores with more checkpoints than fit into memory.
+        raises. `progress` is called after each thread. `each` is called with the report of every thread that loses
+        something, has a problem or was named, and the returned report then lists only those with a problem: for stores
+        with more checkpoints than fit into memory. A long pass can be done in parts: `after` a thread by name, for a
+        `limit` of threads, then again after `report.next`.
         """
         from holdfast.maintenance import pruner, retention
 
         selection = pruner.ThreadSelection.of(threads, prefix, where, kinds, erase=erase)
         policy = retention.policy_of(policy, rules)
         return await pruner.prune(
-            self._handle.engine, self._handle.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
+            self._handle.engine,
+            self._handle.tenant,
+            policy,
+            selection,
+            dry_run=dry_run,
+            progress=progress,
+            each=each,
+            after=after,
+            limit=limit,
         )
 
     @operation(changes=True, local=FILES)
@@ -269,8 +280,8 @@ class MaintenanceOperations:
         engine = self._handle.engine
         if thread is not None:
             await engine.rewriter.rewrite(self._line(thread))
-        for line in await engine.lines.names(self._handle.tenant) if thread is None else ():
-            if is_thread(line.name):
+        else:
+            async for line in lines_of_kinds(engine.context.backend, self._handle.tenant, frozenset({"thread"})):
                 with suppress(NotFoundError):  # deleted meanwhile
                     await engine.rewriter.rewrite(line)
         await engine.context.backend.tidy()

@@ -36,6 +36,7 @@ from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
 from holdfast.engine.line_head import find_head, newest_query
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
@@ -506,8 +507,9 @@ class Projector:
             raise ConfigError(
                 "the store was opened without readable rows", where=self._backend.url, hint="Open it with project=True"
             )
-        count = 0
-        for number, line in enumerate(await self._lines.names(tenant, after=after), 1):
+        count = number = 0
+        async for line in lines_of_kinds(self._backend, tenant, after=after):
+            number += 1
             if again or not (await self.is_complete(line) and await self._has_all_steps(line)):
                 await self.build(line)
                 count += 1

@@ -24,6 +24,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.checked_rows import clear_refused, read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
+from holdfast.engine.line_walk import lines_of_kinds, pages_of
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
@@ -216,9 +217,9 @@ class TextIndexer:
 
     async def _clear(self, tenant: str) -> None:
         """Remove all rows, unless another process starts to build the index."""
-        lines, unmarked = await self._lines.names(tenant), Expect(REFS, index_key(tenant), None)
-        for start in range(0, len(lines), _CLEAR_PAGE):
-            gone = [Delete(WORDS, tuple(line)) for line in lines[start : start + _CLEAR_PAGE]]
+        unmarked = Expect(REFS, index_key(tenant), None)
+        async for lines in pages_of(lines_of_kinds(self._backend, tenant), _CLEAR_PAGE):
+            gone = [Delete(WORDS, tuple(line)) for line in lines]
             if await self._backend.apply([unmarked, *gone]) is not None:
                 return
 

@@ -195,7 +195,7 @@ def _write_totals(session: CliContext, pruned: PruneReport | None, swept: Orphan
         total: dict[str, Any] = {}
         if pruned is not None:
             names = ("dry_run", "kept", "dropped", "rows", "bytes", "left", "over")
-            total["pruned"] = {"threads": len(pruned.threads), **{name: getattr(pruned, name) for name in names}}
+            total["pruned"] = {"threads": pruned.changed, **{name: getattr(pruned, name) for name in names}}
         if swept is not None:
             total["orphans"] = swept
         session.emit({"total": total})
@@ -203,7 +203,7 @@ def _write_totals(session: CliContext, pruned: PruneReport | None, swept: Orphan
     out = session.out
     if pruned is not None:
         would = "would be " if pruned.dry_run else ""
-        text = f"{plural(pruned.dropped, 'checkpoint')} of {plural(len(pruned.threads), 'thread')} {would}removed, "
+        text = f"{plural(pruned.dropped, 'checkpoint')} of {plural(pruned.changed, 'thread')} {would}removed, "
         text += f"{pruned.kept:,} kept; {_freed(pruned.bytes, dry=bool(would))}."
         out.line(out.style(text, "bold"))
         if pruned.over:

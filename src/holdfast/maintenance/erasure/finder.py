@@ -8,13 +8,13 @@ from typing import Any
 
 from holdfast.backends.interface import Get
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import LINES, REFS
+from holdfast.backends.tables import LINES, REFS, STEPS
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, HOOKS, is_thread, root_of, steps_of
-from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
+from holdfast.engine.row_format import ERASE, SUBJECT, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
@@ -105,16 +105,21 @@ class SubjectFinder:
         self.owns_tenant: bool = False
         self._known: set[Line] = set()
         """Lines that `known_line` knows."""
+        self._candidates: set[Line] = set()
+        """Threads that have steps of the person, by their roots."""
 
     async def find(self, progress: Progress | None = None) -> SubjectData:
-        """Find everything. Reads the metadata of every step of the tenant."""
+        """Find everything. Reads the metadata of every step of the tenant, and remembers only threads that may be the
+        person's."""
+        await self.read_tenant()
         created = await self._creation_times()
         found = SubjectData()
-        names = list(created)
-        await self.read_tenant()
         sessions = await self._find_sessions(found)
         await self._find_artifacts(found)
         steps = await self._read_steps(created, progress)
+        if not self.owns_tenant:
+            await self._add_candidates(created, steps)
+        names = sorted(created, key=lambda line: line.name)
         assigned = await read_subjects(self._engine, names)
         agents = await self._agent_subjects([line for line in names if line.name.startswith(AGENTS)])
         threads: dict[Line, list[Line]] = {}
@@ -140,7 +145,7 @@ class SubjectFinder:
         return found
 
     async def _creation_times(self) -> dict[Line, int]:
-        """Return when lines were created that may be somebody's."""
+        """Return when lines were created that may be somebody's; of threads, only if all are the person's."""
         found: dict[Line, int] = {}
         known_line = self._known_line
         async for row in scan_rows(self._engine.context.backend, LINES, (self._tenant,), bodies=known_line is not None):
@@ -150,7 +155,8 @@ class SubjectFinder:
             if known_line is not None and known_line(info_of(row).salt):
                 self._known.add(Line(self._tenant, name))
             if (
-                name not in KEPT
+                (self.owns_tenant or not is_thread(name))
+                and name not in KEPT
                 and not name.startswith(CONTENT_PREFIX)
                 and (self._until is None or time <= self._until)
             ):
@@ -191,28 +197,60 @@ class SubjectFinder:
         self.owns_tenant = bool(rows) and self._is_subject(str(rows[0].columns[0]))
 
     async def _read_steps(self, created: Mapping[Line, int], progress: Progress | None) -> dict[Line, _LineSteps]:
+        """Read the subjects that the steps of lines name; and note which threads have steps of the person."""
         found: dict[Line, _LineSteps] = {}
         count = 0
         async for line, point in self._engine.lines.every_step(self._tenant):
             count += 1
             if progress is not None and count % 1000 == 0:
                 progress(count, None, "steps read")
-            if line not in created or point.pruned or not self._may_matter(point):
-                continue
-            each = found.setdefault(line, _LineSteps())
-            named, made = subjects_of_step(point, self._keys)
-            if not named and not made:
-                each.has_nobodys = True
-                continue
-            each.named.update(named)
-            if named:
-                if any(map(self._is_subject, named)):
-                    each.mine_named.add(point[:2])
-                continue
-            each.made.add(made)
-            if self._is_subject(made):
-                each.mine_made.add(point[:2])
+            if line in created:
+                self._add_step(found, line, point)
+            elif not self.owns_tenant and is_thread(line.name) and self._is_own_step(line, point):
+                self._candidates.add(root_of(line))
         return found
+
+    async def _add_candidates(self, created: dict[Line, int], steps: dict[Line, _LineSteps]) -> None:
+        """Add the threads that have steps of the person, are assigned to the person, or are known to be the
+        person's."""
+        backend = self._engine.context.backend
+        candidates = self._candidates | {root_of(line) for line in self._known if is_thread(line.name)}
+        async for row in scan_rows(backend, REFS, (self._tenant,)):
+            if row.key[2] == SUBJECT and row.key[1] and self._is_subject(str(row.columns[0])):
+                candidates.add(Line(self._tenant, str(row.key[1])))
+        for root in candidates:
+            family = [line for line in await self._engine.lines.family(root) if self._is_searched(line.name)]
+            (rows,) = await backend.read([Get(LINES, [tuple(line) for line in family])])
+            for row in rows:
+                line, time = Line(self._tenant, str(row.key[1])), int(row.columns[0])
+                if is_thread(line.name) and (self._until is None or time <= self._until):
+                    created[line] = time
+                    async for each in scan_rows(backend, STEPS, tuple(line), bodies=False):
+                        self._add_step(steps, line, StepRef.of(each))
+
+    def _is_own_step(self, line: Line, point: StepRef) -> bool:
+        if point.pruned or not point.metadata or not self._may_matter(point) or not self._is_searched(line.name):
+            return False
+        named, made = subjects_of_step(point, self._keys)
+        return any(map(self._is_subject, named or ([made] if made else ())))
+
+    def _add_step(self, found: dict[Line, _LineSteps], line: Line, point: StepRef) -> None:
+        """Add a step to those of its line."""
+        if point.pruned or not self._may_matter(point):
+            return
+        each = found.setdefault(line, _LineSteps())
+        named, made = subjects_of_step(point, self._keys)
+        if not named and not made:
+            each.has_nobodys = True
+            return
+        each.named.update(named)
+        if named:
+            if any(map(self._is_subject, named)):
+                each.mine_named.add(point[:2])
+            return
+        each.made.add(made)
+        if self._is_subject(made):
+            each.mine_made.add(point[:2])
 
     def _may_matter(self, point: StepRef) -> bool:
         return point.kind != ERASE and (self._until is None or point.time <= self._until)

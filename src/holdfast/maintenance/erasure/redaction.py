@@ -12,13 +12,14 @@ from holdfast.backends.interface import Change, Delete, Expect, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.model.attribution import Mark
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.operations import Set as SetValue
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_name, unpack, unpack_name
 from holdfast.engine.model.scopes import place_of_line
 from holdfast.engine.model.steps import Step
-from holdfast.engine.namespaces import ACCESS, LineKind, lines_of_kinds
+from holdfast.engine.namespaces import ACCESS, LineKind
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import SystemLine
 from holdfast.engine.types import Progress

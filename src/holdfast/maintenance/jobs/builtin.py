@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -14,7 +14,9 @@ from msgspec.structs import astuple
 
 from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
+from holdfast.engine.line_walk import walk_lines
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
+from holdfast.engine.types import Progress
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.file_jobs import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB, HEADS_JOB
@@ -33,7 +35,6 @@ from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prun
 from holdfast.maintenance.retention import Retention
 from holdfast.maintenance.stale_lines import StaleRule, delete_stale
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
-from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
 from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
@@ -174,15 +175,23 @@ async def _tidy(job: JobContextBase) -> str:
 async def _compact(job: JobContextBase) -> JobResult:
     done, skipped = 0, 0
     damaged: list[str] = []
-    async for thread in _threads(job.store._handle, job.settings.get("prefix", "")):
+    handle, prefix = job.store._handle, job.settings.get("prefix", "")
+    handle.engine.context.rows.check_prefix(prefix)
+    async for line in walk_lines(
+        handle.engine.context.backend,
+        handle.tenant,
+        frozenset({"thread"}),
+        prefix=prefix,
+        after=job.mark,
+        progress=_keep_place(job),
+    ):
         try:
-            await job.store._handle.engine.rewriter.rewrite(job.store._handle.thread_line(thread))
+            await handle.engine.rewriter.rewrite(line)
             done += 1
         except (ConflictError, NotFoundError):
             skipped += 1  # another is at it, or it was deleted
         except CorruptError:
-            damaged.append(thread)
-        job.progress(done + skipped + len(damaged), None, thread)
+            damaged.append(line.name)
     await job.store._handle.engine.context.backend.tidy()
     summary = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
     if damaged:
@@ -190,17 +199,14 @@ async def _compact(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=not damaged)
 
 
-async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
-    """Yield the names of all threads."""
-    after = ""
-    store.engine.context.rows.check_prefix(prefix)
-    while True:
-        page = await store.engine.lines.list_threads(store.tenant, prefix, after, _PAGE)
-        for summary in page:
-            yield summary.line.name
-        if len(page) < _PAGE:
-            return
-        after = page[-1].line.name
+def _keep_place(job: JobContextBase) -> Progress:
+    """Return the progress of a walk through the lines of a store, whose place is the mark of the job."""
+
+    def report(done: int, total: int | None, what: str) -> None:
+        job.keep(what)
+        job.progress(done, total, what)
+
+    return report
 
 
 async def _prune_steps(job: JobContextBase) -> str:
@@ -228,11 +234,12 @@ def _stale_rule(settings: Mapping[str, Any]) -> StaleRule:
 
 
 async def _project(job: JobContextBase) -> str:
-    def report(thread: str, count: int) -> None:
-        job.progress(count, None, thread)
+    progress, handle = _keep_place(job), job.store._handle
 
-    handle = job.store._handle
-    count = await handle.engine.projector.build_all(handle.tenant, "", job.settings.get("again", False), report)
+    def report(thread: str, count: int) -> None:
+        progress(count, None, thread)
+
+    count = await handle.engine.projector.build_all(handle.tenant, job.mark, job.settings.get("again", False), report)
     return f"readable rows of {count} threads built"
 
 
@@ -320,11 +327,7 @@ async def _reencrypt(job: JobContextBase) -> JobResult:
 
     handle = job.store._handle
 
-    def report(done: int, total: int | None, what: str) -> None:
-        job.keep(what)
-        job.progress(done, total, what)
-
-    done = await Reencryption(handle.engine, handle.tenant, report).run(job.mark)
+    done = await Reencryption(handle.engine, handle.tenant, _keep_place(job)).run(job.mark)
     return JobResult(f"{done.rows} rows of {done.lines} threads and other lines encrypted anew")
 
 
@@ -345,33 +348,66 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelec
     )
 
 
+class _PruneProgress(msgspec.Struct):
+    """How far a prune of many threads got, and what it removed so far."""
+
+    after: str = ""
+    dropped: int = 0
+    kept: int = 0
+    bytes: int = 0
+    busy: int = 0
+    damaged: int = 0
+    listed: tuple[str, ...] = ()
+
+    def add(self, thread: ThreadPruneReport) -> None:
+        """Add the report of a thread."""
+        self.dropped += thread.dropped
+        self.kept += thread.kept
+        self.bytes += thread.bytes
+        if thread.code == CorruptError.code:
+            self.damaged += 1
+            self.listed = (*self.listed, thread.thread)[:_LISTED]
+        elif thread.problem:
+            self.busy += 1
+
+
 async def _prune(job: JobContextBase) -> JobResult:
     policy, selection = _prune_settings(job.settings)
-    damaged: list[str] = []
-    busy = 0
+    in_parts = selection.names is None and not policy.is_sized
+    done = msgspec.json.decode(job.mark, type=_PruneProgress) if in_parts and job.mark else _PruneProgress()
+    resumes = bool(done.after)
 
-    def count(thread: ThreadPruneReport) -> None:
-        nonlocal busy
-        if thread.code == CorruptError.code:
-            damaged.append(thread.thread)
-        elif thread.problem:
-            busy += 1
+    def keep_place(thread: str) -> None:
+        done.after = thread
+        job.keep(msgspec.json.encode(done).decode())
 
     engine = job.store._handle.engine
-    report = await prune(engine, job.store._handle.tenant, policy, selection, progress=job.progress, each=count)
+    await prune(
+        engine,
+        job.store._handle.tenant,
+        policy,
+        selection,
+        progress=job.progress,
+        each=done.add,
+        after=done.after,
+        passed=keep_place if in_parts else None,
+    )
     await engine.context.backend.tidy()
-    summary = f"{report.dropped} checkpoints removed, {report.kept} kept, {report.bytes} bytes freed"
-    if busy:
-        summary += f"; {busy} threads were held or busy"
-    if damaged:
-        summary += f"; {len(damaged)} damaged threads were skipped: {', '.join(damaged[:_LISTED])}"
-    return JobResult(summary, ok=not damaged)
+    summary = f"{done.dropped} checkpoints removed, {done.kept} kept, {done.bytes} bytes freed"
+    if resumes:
+        summary += ", in part by a run that was interrupted"
+    if done.busy:
+        summary += f"; {done.busy} threads were held or busy"
+    if done.damaged:
+        summary += f"; {done.damaged} damaged threads were skipped: {', '.join(done.listed)}"
+    return JobResult(summary, ok=not done.damaged)
 
 
 async def _orphans(job: JobContextBase) -> JobResult:
     grace = job.settings.get("grace", "1d")
     handle = job.store._handle
-    report = await sweep(handle.engine, handle.tenant, grace=grace, dry_run=False, progress=job.progress)
+    progress = _keep_place(job)
+    report = await sweep(handle.engine, handle.tenant, grace=grace, dry_run=False, progress=progress, after=job.mark)
     summary = f"{report.rows} orphan rows removed, {report.bytes} bytes"
     if report.problems:
         summary += f"; {len(report.problems)} threads could not be checked: {', '.join(sorted(report.problems)[:5])}"

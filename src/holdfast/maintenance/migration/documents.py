@@ -13,6 +13,7 @@ from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.packed_state import (
     Packed,
@@ -23,7 +24,7 @@ from holdfast.engine.model.packed_state import (
     unpack,
     unpack_state,
 )
-from holdfast.engine.namespaces import LineKind, line_kind, lines_of_kinds, short_name
+from holdfast.engine.namespaces import LineKind, line_kind, short_name
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line, StepRef, readable_of_line
 from holdfast.engine.schema_bindings import MIGRATED_SCHEMA

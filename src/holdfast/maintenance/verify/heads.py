@@ -32,8 +32,9 @@ from holdfast.codec.envelope import Sealer
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.line_head import end_query
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.lines import LABEL, TAG
-from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import HOLD, LEASE, PIN, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import CorruptError, DeniedError, InvalidError

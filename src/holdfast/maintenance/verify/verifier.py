@@ -19,6 +19,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
+from holdfast.engine.line_walk import count_lines
 from holdfast.engine.lost_rows import marked_tables
 from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind, line_kind
 from holdfast.engine.row_format import LEASE, OWNER, Line
@@ -205,17 +206,15 @@ class _Verification:
     async def _total(self, after: str) -> int | None:
         if self._progress is None:
             return None
-        try:
-            names = await self._engine.lines.names(self._tenant, after=after)
-            return self.report.lines + sum(self._is_selected(line.name) for line in names)
-        except UNREADABLE:
-            return None
+        left = await count_lines(self._backend, self._tenant, self._kinds, after=after)
+        return None if left is None else self.report.lines + left
 
     async def _names(self, after: str) -> AsyncIterator[str]:
         """Yield the names of threads, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
-        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes, bodies=False):
-            if (name := str(row.key[1])) > after and self._is_selected(name):
+        start = (after + "\0",) if after else ()
+        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes, start, bodies=False):
+            if self._is_selected(name := str(row.key[1])):
                 yield name
         for hole in holes:
             what = f"some threads cannot be listed, from {hole.start!r} on: {hole.error}"

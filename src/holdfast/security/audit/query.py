@@ -15,6 +15,7 @@ from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import EVENTS, LINKS, STEPS
 from holdfast.engine.events import BETWEEN, correlation_of, lines_of, place_of
 from holdfast.engine.ids import time_of
+from holdfast.engine.line_walk import lines_of_kinds, pages_of
 from holdfast.engine.model.scopes import MARK, THREAD, parse_place, place_of_line
 from holdfast.engine.model.steps import NO_ORIGIN
 from holdfast.engine.namespaces import ACCESS, AUDIT, is_thread, root_of
@@ -315,10 +316,9 @@ async def _streams(handle: StoreHandle, query: AuditQuery, limit: int, after: _R
 
 async def _threads_with_origins(handle: StoreHandle) -> list[Line]:
     """Return the lines of threads with steps that say who saved them."""
-    lines = [line for line in await handle.engine.lines.names(handle.tenant) if is_thread(line.name)]
-    found: list[Line] = []
-    for some in _batches(lines):
-        (marks,) = await handle.engine.context.backend.read([Get(LINKS, list(map(origin_mark, some)))])
+    backend, found = handle.engine.context.backend, list[Line]()
+    async for some in pages_of(lines_of_kinds(backend, handle.tenant, frozenset({"thread"})), _AT_ONCE):
+        (marks,) = await backend.read([Get(LINKS, list(map(origin_mark, some)))])
         found += (Line(str(row.key[0]), str(row.key[1])) for row in marks)
     return found
 

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.backends.interface import Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.model.scopes import place_of_line
 from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, InvalidError, TransientError, UnavailableError
@@ -186,7 +187,7 @@ class CredentialCheck:
 
     async def _lines(self) -> AsyncIterator[Line]:
         if self.progress.after is not None:
-            for line in await self._engine.lines.names(self._tenant, after=self.progress.after):
+            async for line in lines_of_kinds(self._backend, self._tenant, after=self.progress.after):
                 if has_texts(line.name):
                     yield line
 

@@ -10,11 +10,12 @@ from holdfast.backends.interface import Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import EVENTS, REFS, STEPS, WRITES
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_walk import count_lines, lines_of_kinds
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, unpack_name
 from holdfast.engine.model.scopes import place_of_line
-from holdfast.engine.namespaces import ALL_KINDS, RECORD_LINES, LineKind, lines_of_kinds
+from holdfast.engine.namespaces import ALL_KINDS, RECORD_LINES, LineKind
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import HOLD, PIN, Line, StepRef, open_body, open_step, open_write, open_writes
 from holdfast.engine.types import Progress
@@ -96,8 +97,12 @@ class SensitiveScan:
         damaged: list[str] = []
         backend = self._engine.context.backend
         chosen = has_texts if history else has_values
-        lines = [line async for line in lines_of_kinds(backend, self._tenant, kinds) if chosen(line.name)]
-        for number, line in enumerate(lines, 1):
+        searched = 0
+        total = None if progress is None else await count_lines(backend, self._tenant, kinds)
+        async for line in lines_of_kinds(backend, self._tenant, kinds):
+            if not chosen(line.name):
+                continue
+            searched += 1
             place = mask(place_of_line(line.name))
             try:
                 found = self._history(line) if history else self._latest(line)
@@ -107,8 +112,8 @@ class SensitiveScan:
             except HoldfastError:
                 damaged.append(place)
             if progress is not None:
-                progress(number, len(lines), place)
-        return SensitiveReport([*dict.fromkeys(findings)], len(lines), damaged)
+                progress(searched, total, place)
+        return SensitiveReport([*dict.fromkeys(findings)], searched, damaged)
 
     async def whole(self, line: Line) -> list[SensitiveFinding]:
         """Search all that the steps of a line wrote, its latest state, and the records about it."""

@@ -1,0 +1,150 @@
+"""Walks through the lines of a store, for work on many: page by page, by name, so that it takes no more memory with
+more lines.
+
+A walk goes on after any name: that is the cursor that a report returns as `next` and that a job stores. Progress is
+reported after each line, with the number of all, which stores that count rows know without reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import Backend, Row, Scan
+from holdfast.backends.paging import UNREADABLE, scan_rows
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, Table
+from holdfast.engine.context import EngineContext
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, line_kind, ranges_of, short_name
+from holdfast.engine.row_format import Branch, Line, StepRef
+from holdfast.engine.types import Progress
+
+
+async def walk_lines(
+    backend: Backend,
+    tenant: str,
+    kinds: frozenset[LineKind] = ALL_KINDS,
+    *,
+    prefix: str = "",
+    after: str = "",
+    progress: Progress | None = None,
+) -> AsyncIterator[Line]:
+    """Yield the lines of some kinds by name, and report each as soon as the caller is done with it."""
+    total = None if progress is None else await count_lines(backend, tenant, kinds, prefix=prefix, after=after)
+    done = 0
+    async for line in lines_of_kinds(backend, tenant, kinds, prefix, after):
+        yield line
+        done += 1
+        if progress is not None:
+            progress(done, None if total is None else max(done, total), line.name)
+
+
+async def lines_of_kinds(
+    backend: Backend, tenant: str, kinds: frozenset[LineKind] = ALL_KINDS, prefix: str = "", after: str = ""
+) -> AsyncIterator[Line]:
+    """Yield the lines of some kinds whose short names start with a prefix, by name, after a name."""
+    only_threads = kinds == {"thread"}
+    for start, stop in _bounds(kinds, prefix, after):
+        async for row in scan_rows(backend, LINES, (tenant,), (start,), (stop,) if stop else (), bodies=False):
+            name = str(row.key[1])
+            if only_threads and not name.startswith(prefix):
+                break
+            if short_name(name).startswith(prefix) and (kinds == ALL_KINDS or line_kind(name) in kinds):
+                yield Line(tenant, name)
+
+
+async def count_lines(
+    backend: Backend, tenant: str, kinds: frozenset[LineKind] = ALL_KINDS, *, prefix: str = "", after: str = ""
+) -> int | None:
+    """Return the number of lines, from the store's own count where that tells; None if they cannot be listed."""
+    try:
+        if kinds in (ALL_KINDS, {"thread"}) and not prefix:
+            scans = [
+                Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for start, stop in _bounds(kinds, "", after)
+            ]
+            counts = await backend.count_rows(scans)
+            if counts is not None:
+                return sum(counts)
+        return sum([1 async for _ in lines_of_kinds(backend, tenant, kinds, prefix, after)])
+    except UNREADABLE:
+        return None
+
+
+def _bounds(kinds: frozenset[LineKind], prefix: str, after: str) -> list[tuple[str, str]]:
+    """Return the bounds of the names of lines: the start, and the end, which is empty for the last ones."""
+    least = max(prefix if kinds == {"thread"} else "", after + "\0" if after else "")
+    return [(max(start, least), stop) for start, stop in ranges_of(kinds) if not stop or least < stop]
+
+
+async def pages_of(lines: AsyncIterator[Line], size: int) -> AsyncIterator[list[Line]]:
+    """Yield lines so many at a time."""
+    page: list[Line] = []
+    async for line in lines:
+        page.append(line)
+        if len(page) == size:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+class LineRows(NamedTuple):
+    """A line's rows that say what steps it has, without their content."""
+
+    points: Sequence[StepRef]
+    branches: Sequence[Branch]
+    refs: Sequence[Row]
+
+
+class LineRowReader:
+    """Reads the rows of one line after another, in the order of their names: for short lines, many with one request.
+
+    Rows are as of about the time of the call, those of one line not as of one moment: what is decided by them is to be
+    looked at again before something is changed.
+    """
+
+    def __init__(self, context: EngineContext, tenant: str) -> None:
+        self._backend = context.backend
+        self._tenant = tenant
+        # Where names are hidden, rows come in another order, and where a page is damaged, the others are not to blame.
+        self._alone = context.rows.hides_names
+        self._streams: list[_LineStream] = []
+
+    async def read(self, line: Line) -> LineRows:
+        """Return the rows of a line, which follows those that were read before. `CorruptError` if they cannot be
+        read."""
+        if not self._alone:
+            if not self._streams:
+                self._streams = [_LineStream(self._backend, table, line) for table in (STEPS, BRANCHES, REFS)]
+            try:
+                steps, branches, refs = [await each.take(line.name) for each in self._streams]
+            except UNREADABLE:
+                self._alone = True
+            else:
+                return LineRows(list(map(StepRef.of, steps)), list(map(Branch.of, branches)), refs)
+        return await read_line_rows(self._backend, line)
+
+
+async def read_line_rows(backend: Backend, line: Line) -> LineRows:
+    """Read the rows of a line."""
+    points = [StepRef.of(row) async for row in scan_rows(backend, STEPS, tuple(line), bodies=False)]
+    branches, refs = await backend.read([Scan(BRANCHES, tuple(line)), Scan(REFS, tuple(line))])
+    return LineRows(points, list(map(Branch.of, branches)), refs)
+
+
+class _LineStream:
+    """The rows of a table from a line on."""
+
+    def __init__(self, backend: Backend, table: Table, first: Line) -> None:
+        self._rows = scan_rows(backend, table, (first.tenant,), (first.name,), bodies=False)
+        self._next: Row | None = None
+        self._ended = False
+
+    async def take(self, name: str) -> list[Row]:
+        """Return the rows of a line, and pass those of lines before it."""
+        found: list[Row] = []
+        while not self._ended and (self._next is None or str(self._next.key[1]) <= name):
+            if self._next is not None and self._next.key[1] == name:
+                found.append(self._next)
+            self._next = await anext(self._rows, None)
+            self._ended = self._next is None
+        return found
