@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast.maintenance.backup.creator import first_to_merge
+from holdfast.maintenance.backup.line_lists import first_to_merge
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from tests.maintenance.test_backup import contents, files
 from tests.support.nightly import mostly_nightly

@@ -123,7 +123,6 @@ def test_all_is_read_after_a_verification_that_found_damage(
     store: Store, repository: Path, read: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reused_packs, "CHECKED_BYTES", 1)
-    monkeypatch.setattr(reused_packs, "_PART", 0)
     backups = store.backups(repository)
     for number in range(8):
         store.thread(f"chat {number}").put({"text": os.urandom(5000).hex()})

@@ -117,18 +117,18 @@ class LineReader:
 
     def __init__(self, engine: Engine) -> None:
         self._named = find_named(engine.context.stored)
-        self._stored = engine.context.stored if self._named is None else self._named.inner
+        self.stored = engine.context.stored if self._named is None else self._named.inner
         self._codec = engine.context.rows
         self.has_keys: bool = engine.context.rows.hides_columns
         """Whether lines have keys."""
         self._branches: dict[Line, tuple[int, ...] | None] = {}
         """The numbers of the branches of lines when they were last read; None where they keep changing."""
-        self.reads_whole: Callable[[Line], bool] = lambda _: False
+        self.reads_whole: Callable[[Line], Awaitable[bool]] | None = None
         """Says of which lines all rows are read with the outline, since they would be gone later."""
 
     async def changes(self, token: str | None) -> Changes:
         """Return the lines that changed since a token was issued."""
-        return await self._stored.changes(token)
+        return await self.stored.changes(token)
 
     async def name(self, line: Line) -> str:
         """Return the name of a line for people."""
@@ -137,7 +137,7 @@ class LineReader:
 
     async def lines(self, tenant: str | None) -> list[Line]:
         """List the lines of a tenant or of all, and for each tenant the empty name, which has its settings."""
-        lines = await every_line(self._stored, tenant)
+        lines = await every_line(self.stored, tenant)
         tenants = {"" if tenant is None else tenant, *(line.tenant for line in lines)}
         return sorted({*lines, *(Line(each, "") for each in tenants)})
 
@@ -160,20 +160,57 @@ class LineReader:
 
     async def all_outlines(self, tenant: str | None) -> dict[Line, Outline | CorruptError]:
         """Read the outlines of all lines as of one moment, in one read: it reads the keys of all steps."""
+        return (await self.outlines_between(tenant))[0]
+
+    async def outlines_between(
+        self, tenant: str | None, first: Line | None = None, last: Line | None = None, most: int | None = None
+    ) -> tuple[dict[Line, Outline | CorruptError], Line | None]:
+        """Read the outlines of all lines, or from one to another, as of one moment, by scans over lines. With at most
+        so many rows of a table, the second value is the first line of which there may be more."""
         prefix: Key = () if tenant is None else (tenant,)
+        skipped = len(prefix)
+        start = () if first is None else tuple(first)[skipped:]
+        stop = () if last is None else (*last[skipped:-1], last.name + "\0")
         tables = (LINES, *SMALL, *((KEYS,) if self.has_keys else ()))
-        queries = [*(Scan(table, prefix) for table in tables)]
-        queries += [Scan(table, prefix, bodies=False) for table in (EVENTS, STEPS)]
-        found = await self._stored.read(queries)
+        queries = [Scan(table, prefix, start, stop, limit=most) for table in tables]
+        queries += [Scan(table, prefix, start, stop, limit=most, bodies=False) for table in (EVENTS, STEPS)]
+        found = await self.stored.read(queries)
+        cuts = [line_of(rows[-1]) for rows in found if len(rows) == most]
+        cut = min(cuts, default=None)
         answers: dict[Line, list[list[Row]]] = {}
         for place, rows in enumerate(found):
             for row in rows:
-                own = answers.setdefault(Line(str(row.key[0]), str(row.key[1])), [[] for _ in found])
+                own = answers.setdefault(line_of(row), [[] for _ in found])
                 own[place].append(row)
         outlines: dict[Line, Outline | CorruptError] = {}
         for line, (*small, events, steps) in answers.items():
-            outlines[line] = await self._try_outline([*small, events[-1:], steps])
-        return outlines
+            if cut is None or line < cut:
+                outlines[line] = await self._try_outline([*small, events[-1:], steps])
+        return outlines, cut
+
+    async def names(self, tenant: str | None) -> AsyncIterator[Line]:
+        """Yield the lines of a tenant or of all, in order, and before those of each tenant the empty name."""
+        last = "" if tenant is None else tenant
+        yield Line(last, "")
+        prefix = () if tenant is None else (tenant,)
+        async for row in scan_rows(self.stored, LINES, prefix, bodies=False):
+            line = line_of(row)
+            if line.tenant != last:
+                last = line.tenant
+                yield Line(last, "")
+            yield line
+
+    async def tenants_with_keys(self, tenant: str | None) -> set[str]:
+        """Return the tenants that have keys: that one, or all."""
+        found, start = set[str](), ""
+        while tenant is None:
+            (rows,) = await self.stored.read([Scan(KEYS, (), (start,), limit=1, bodies=False)])
+            if not rows:
+                return found
+            last = str(rows[0].key[0])
+            found.add(last)
+            start = last + "\0"
+        return {tenant}
 
     async def _read_outlines(
         self, lines: Sequence[Line], more: Sequence[Query]
@@ -181,29 +218,29 @@ class LineReader:
         """Read outlines together with the answers to other queries."""
         while True:
             queries: list[Query] = []
-            slices: list[tuple[int, int, tuple[int, ...] | None]] = []
+            slices: list[tuple[int, int, tuple[int, ...] | None, bool]] = []
             for line in lines:
-                is_whole = self.reads_whole(line)
+                is_whole = self.reads_whole is not None and await self.reads_whole(line)
                 numbers = None if is_whole else self._branches.get(line, ())
                 own = _outline_queries(line, numbers, keys=self.has_keys, whole=is_whole)
-                slices.append((len(queries), len(queries) + len(own), numbers))
+                slices.append((len(queries), len(queries) + len(own), numbers, is_whole))
                 queries += own
             try:
-                found = await self._stored.read([*queries, *more])
+                found = await self.stored.read([*queries, *more])
             except CorruptError:
                 if len(lines) > 1 and not more:
                     return await self._outlines_one_by_one(lines), ()
                 raise
             settled = True
             outlines: dict[Line, Outline | CorruptError] = {}
-            for line, (start, stop, numbers) in zip(lines, slices, strict=True):
+            for line, (start, stop, numbers, is_whole) in zip(lines, slices, strict=True):
                 answers = found[start:stop]
                 there = tuple(int(row.key[2]) for row in answers[1])
                 if numbers is not None:
                     # What was created between two reads is read with all steps of its line, so that this ends.
                     self._branches[line] = there if there == numbers or line not in self._branches else None
                     settled = settled and there == numbers
-                outlines[line] = await self._try_outline(answers, whole=self.reads_whole(line))
+                outlines[line] = await self._try_outline(answers, whole=is_whole)
             if settled:
                 return outlines, found[len(queries) :]
 
@@ -233,7 +270,7 @@ class LineReader:
         jobs = [row for row in jobs if str(row.key[2]) >= FIRST_JOB]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
         for table, rows in ((LINES, lines), *small, (KEYS, keys), *(large or ())):
-            await self._check(table, rows)
+            await self.check(table, rows)
         last = {step.branch: step for end in ends for step in map(StepRef.of, end)}
         tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in last.values())
         last_event = str(events[0].key[2]) if events else ""
@@ -266,14 +303,14 @@ class LineReader:
             if before is not None and table in (STEPS, FOLDS, EVENTS):
                 async for row in self._appended(table, line, outline, before):
                     folded = folded or table is FOLDS
-                    await self._check(table, [row])
+                    await self.check(table, [row])
                     yield table, row
             elif before is None or table is not NODES or folded:
                 async for found in self._missing(table, line, outline, known, appended=before is not None):
                     if isinstance(found, Row):
-                        await self._check(table, [found])
+                        await self.check(table, [found])
                     yield table, found
-        (now,) = await self._stored.read([Get(LINES, [tuple(line)])])
+        (now,) = await self.stored.read([Get(LINES, [tuple(line)])])
         if not now or now[0].columns != outline.row.columns:
             raise ConcurrentChange
 
@@ -283,7 +320,7 @@ class LineReader:
         if any(lengths.get(tip.branch, -1) < tip.seq for tip in before):
             return False
         keys: list[Key] = [(*line, tip.branch, tip.seq) for tip in before]
-        (found,) = await self._stored.read([Get(STEPS, keys)])
+        (found,) = await self.stored.read([Get(STEPS, keys)])
         hashes = {row.key[2]: row.columns[3] for row in found}
         return all(hashes.get(tip.branch) == tip.hash for tip in before)
 
@@ -293,7 +330,7 @@ class LineReader:
         if table is EVENTS:
             if outline.last_event > before[1]:
                 stop = (outline.last_event + "\0",)
-                async for row in scan_rows(self._stored, table, tuple(line), (before[1],), stop):
+                async for row in scan_rows(self.stored, table, tuple(line), (before[1],), stop):
                     if row.key[2] != before[1]:
                         yield row
             return
@@ -301,29 +338,29 @@ class LineReader:
         for tip in outline.tips:
             start = starts.get(tip.branch, 0)
             if start <= tip.seq:
-                async for row in scan_rows(self._stored, table, (*line, tip.branch), (start,), (tip.seq + 1,)):
+                async for row in scan_rows(self.stored, table, (*line, tip.branch), (start,), (tip.seq + 1,)):
                     yield row
 
     async def _missing(
         self, table: Table, line: Line, outline: Outline, known: Known, *, appended: bool
     ) -> AsyncIterator[Row | RemovedKey]:
-        (first,) = await self._stored.read([Scan(table, tuple(line), limit=1, bodies=False)])
+        (first,) = await self.stored.read([Scan(table, tuple(line), limit=1, bodies=False)])
         if not first and appended:
             return
         existing = (await known()).get(table.name, {})
-        includes = _filter_of(table, outline)
+        includes = filter_of(table, outline)
         if not existing:
-            async for row in scan_rows(self._stored, table, tuple(line)):
+            async for row in scan_rows(self.stored, table, tuple(line)):
                 if includes(row.key):
                     yield row
             return
-        listed = scan_rows(self._stored, table, tuple(line), bodies=False)
+        listed = scan_rows(self.stored, table, tuple(line), bodies=False)
         wanted = {row.key: row.columns async for row in listed if includes(row.key)}
         stored = {(*line, *key): columns for key, columns in existing.items()}
-        async for changed in stream_changes(self._stored, table, wanted, stored):
+        async for changed in stream_changes(self.stored, table, wanted, stored):
             yield changed
 
-    async def _check(self, table: Table, rows: Sequence[Row]) -> None:
+    async def check(self, table: Table, rows: Sequence[Row]) -> None:
         for row in rows:
             if not self._codec.is_intact(table, row if self._named is None else await self._with_name(row)):
                 raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
@@ -348,6 +385,11 @@ class LineReader:
         except HoldfastError:
             return False  # which is found when it is checked
         return is_local(kind, str(opened.key[3]))
+
+
+def line_of(row: Row) -> Line:
+    """Return the line of a row."""
+    return Line(str(row.key[0]), str(row.key[1]))
 
 
 class MomentFinder:
@@ -429,7 +471,7 @@ def is_local(kind: Scalar, name: str) -> bool:
     return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))
 
 
-def _filter_of(table: Table, outline: Outline) -> Callable[[Key], bool]:
+def filter_of(table: Table, outline: Outline) -> Callable[[Key], bool]:
     """Return which rows belong to the moment of an outline."""
     if table in (STEPS, FOLDS):
         lengths = {tip.branch: tip.seq for tip in outline.tips}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -31,14 +33,23 @@ from holdfast.maintenance.backup.format import (
     Chunk,
     ChunkIndex,
     DamagedLine,
-    Layer,
     LineEntry,
     Manifest,
     Slice,
     manifest_name,
 )
+from holdfast.maintenance.backup.line_lists import (
+    AnyChunk,
+    LayerWriter,
+    LineLists,
+    LostLists,
+    PendingChunk,
+    PendingEntry,
+    Totals,
+    write_lists,
+)
 from holdfast.maintenance.backup.line_rows import LineRow
-from holdfast.maintenance.backup.packs import PAGES, PackWriter, PendingSlice
+from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.records import list_records
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
@@ -52,67 +63,7 @@ from holdfast.maintenance.backup.store_record import (
     replace_store_id,
     store_id,
 )
-
-_SIMILAR = 4
-"""How many layers of similar size are merged into one."""
-_PAGE_LINES = 2048
-_SMALL_LAYER = 256
-"""The lines of a layer that is stored in the same pack as the chunks of its lines."""
-
-
-async def write_layers(
-    repository: Repository,
-    writer: PackWriter,
-    layers: Sequence[Layer],
-    before: Mapping[Line, LineEntry],
-    entries: Mapping[Line, _PendingEntry],
-) -> tuple[tuple[Layer, ...], list[LineEntry]]:
-    """Write the lines of a backup, and all that was added to the writer, given the layers and lines of the last one.
-    Returns the layers and all lines."""
-    changed = [line for line, entry in entries.items() if not entry.is_stored or entry.resolve() != before.get(line)]
-    removed = before.keys() - entries.keys()
-    start = first_to_merge([*(layer.lines for layer in layers), len(changed) + len(removed)])
-    known = [page for layer in layers[start:] for page in layer.pages]
-    count = len(changed) + len(removed) + sum(layer.lines for layer in layers[start:])
-    if count <= _SMALL_LAYER:
-        await writer.close()
-    else:
-        await writer.flush()
-    found = {line: entry.resolve() for line, entry in entries.items()}
-    ordered = [found[line] for line in sorted(found)]
-    if changed or removed:
-        lines = {entry.line: entry for page in known for entry in await repository.page(page)}
-        lines |= {line: found[line] for line in changed} | {line: LineEntry.of_removed(line) for line in removed}
-        kept = [lines[line] for line in sorted(lines) if start or not lines[line].is_removed]
-        layers = [*layers[:start], Layer(len(kept), await _write_pages(writer, kept))]
-    return tuple(layer for layer in layers if layer.pages), ordered
-
-
-def first_to_merge(sizes: Sequence[int]) -> int:
-    """Return the first of some layers, with these numbers of lines, that is merged with all after it: the first of all,
-    if the others have as many lines as it; else the first of some of similar size."""
-    if sum(sizes[1:]) >= sizes[0]:
-        return 0
-    start, lines = len(sizes) - 1, sizes[-1]
-    while start >= _SIMILAR - 1 and sizes[start - _SIMILAR + 1] <= 2 * lines:
-        lines += sum(sizes[start - _SIMILAR + 1 : start])
-        start -= _SIMILAR - 1
-    return start
-
-
-async def _write_pages(writer: PackWriter, entries: Sequence[LineEntry]) -> tuple[Slice, ...]:
-    pages = [entries[start : start + _PAGE_LINES] for start in range(0, len(entries), _PAGE_LINES)]
-    pending = [await writer.add(PAGES, msgspec.msgpack.encode(page)) for page in pages]
-    await writer.flush()
-    return tuple(each.resolve() for each in pending)
-
-
-def needed_bytes(entries: Collection[LineEntry], layers: Sequence[Layer]) -> int:
-    """Return the bytes of all blocks that a backup needs."""
-    blocks = {(part.pack, part.offset): part.length for layer in layers for part in layer.pages}
-    blocks |= {(part.pack, part.offset): part.length for entry in entries for part in entry.parts}
-    return sum(blocks.values())
-
+from holdfast.maintenance.backup.store_walk import GROUP, StoreWalk
 
 _log = logging.getLogger("holdfast.backups")
 
@@ -127,6 +78,8 @@ _PATIENCE, _PAUSE = 3, 0.3
 """How often and how many seconds to wait for the record of a backup that another process may have just made."""
 _CAPTURES = 4
 """How often a moment is chosen: again, if lines are rewritten before their rows are read."""
+_MOST_CHANGED = 20_000
+"""If more lines have changed, all are compared, in order: what has changed is then not in memory as a whole."""
 _ROUNDS = 3
 """How many times what changed meanwhile is read before the moment is chosen."""
 
@@ -135,39 +88,37 @@ class _LostChunks(Exception):
     """The repository does not have what it had of a line: all of it is read again."""
 
 
-class _PendingChunk(NamedTuple):
-    keys: PendingSlice
-    bodies: PendingSlice
-    rows: int
+class _PendingLines:
+    """The lines of a new backup: those of the lists that it continues, and what has changed."""
 
-    def resolve(self) -> Chunk:
-        return Chunk(self.keys.resolve(), self.bodies.resolve(), self.rows)
+    def __init__(self, lists: LineLists, lost: Set[Line] = frozenset()) -> None:
+        """Of `lost` lines, the repository does not have what it had: all of them is read again."""
+        self.lists = lists
+        self.changed: dict[Line, PendingEntry | None] = {}
+        self.lost = lost
+
+    async def find(self, line: Line) -> PendingEntry | None:
+        """Return what is known of a line; None if nothing is."""
+        if line in self.changed or line in self.lost:
+            return self.changed.get(line)
+        found = await self.lists.find(line)
+        return None if found is None else PendingEntry.of_stored(found)
+
+    def set(self, line: Line, entry: PendingEntry | None) -> None:
+        """Note what a line is now, or that it is not there."""
+        self.changed[line] = entry
+
+    async def keep(self, lines: Set[Line]) -> None:
+        """Note that there are only some lines."""
+        self.changed |= {line: None for line in self.changed if line not in lines}
+        async for entry in self.lists.walk():
+            if entry.line not in lines:
+                self.changed[entry.line] = None
 
 
-_AnyChunk: TypeAlias = Chunk | _PendingChunk
-
-
-class _PendingEntry(NamedTuple):
-    """A line of the new backup, some of whose chunks may not be stored yet."""
-
-    entry: LineEntry
-    chunks: tuple[_AnyChunk, ...]
-
-    @classmethod
-    def of(cls, line: Line, outline: Outline, chunks: tuple[_AnyChunk, ...]) -> _PendingEntry:
-        columns: tuple[Any, ...] = () if outline.row is None else outline.row.columns
-        body = b"" if outline.row is None else outline.row.body
-        keys = tuple(bytes(row.columns[0]) for row in outline.keys)  # type: ignore[arg-type]
-        entry = LineEntry(*line, columns, body, outline.tips, outline.digest(), outline.last_event, (), keys)
-        return cls(entry, chunks)
-
-    @property
-    def is_stored(self) -> bool:
-        return all(isinstance(each, Chunk) for each in self.chunks)
-
-    def resolve(self) -> LineEntry:
-        chunks = tuple(each if isinstance(each, Chunk) else each.resolve() for each in self.chunks)
-        return msgspec.structs.replace(self.entry, chunks=chunks)
+async def _reads_whole(lines: _PendingLines, rewritten: Set[Line], line: Line) -> bool:
+    """Return whether all rows of a line are to be read at once, since they may be gone later."""
+    return line in rewritten or await lines.find(line) is None
 
 
 class _ChunkBuilder:
@@ -176,7 +127,7 @@ class _ChunkBuilder:
     def __init__(self, writer: PackWriter, line: Line) -> None:
         self._writer = writer
         self._line = line
-        self.chunks: list[_PendingChunk] = []
+        self.chunks: list[PendingChunk] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -188,6 +139,12 @@ class _ChunkBuilder:
     def remove(self, table: str, key: Key) -> None:
         """Remove a row, or those with this beginning of the key."""
         self._removed.append((table, key))
+
+    async def add_small(self, outline: Outline) -> None:
+        """Add the small rows of a line."""
+        for table, rows in outline.small:
+            for row in rows:
+                await self.add(table.name, row.key[2:], row.columns, row.body)
 
     async def add(self, table: str, key: Key, columns: tuple[Scalar, ...], body: bytes) -> None:
         """Add a row as it is stored."""
@@ -214,7 +171,7 @@ class _ChunkBuilder:
         index = ChunkIndex(*self._line, self._removed, list(self._rows.items()))
         where = await self._writer.add("index", msgspec.msgpack.encode(index))
         bodies = await self._writer.add("bodies", b"".join(self._bodies))
-        self.chunks.append(_PendingChunk(where, bodies, self._count))
+        self.chunks.append(PendingChunk(where, bodies, self._count))
         self._begin()
 
 
@@ -286,37 +243,46 @@ class BackupCreator:
         else:
             await Pause(_PAUSE)
 
-    async def _find_base(self, store: str) -> tuple[Manifest | None, list[LineEntry]]:
-        """Return the newest backup whose lines can be read, and these: the new one has what has changed since."""
+    async def _find_base(self, store: str, unreadable: Set[int]) -> Manifest | None:
+        """Return the newest backup that can be continued: the new one has what has changed since. The lists of some are
+        known to be unreadable."""
         async for backup in self._repository.newest_first(store):
-            try:
-                return backup.manifest, await self._repository.entries(backup.manifest)
-            except UNREADABLE as error:
-                _log.warning("backup %s is not continued: %s (%s)", backup.id, error.what, error.where)
-        return None, []
+            if backup.manifest.number not in unreadable:
+                return backup.manifest
+        return None
 
     async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
-        start = time.monotonic()
+        start, unreadable = time.monotonic(), set[int]()
+        while True:
+            base = None if chain.newest is None else await self._find_base(store, unreadable)
+            try:
+                return await self._continue(store, chain, base, reason, start)
+            except LostLists as lost:
+                if base is None or lost.__cause__ is None:
+                    raise
+                _log.warning("backup %s.%s is not continued: %s", store[:8], base.number, lost.__cause__)
+                unreadable.add(base.number)
+
+    async def _continue(
+        self, store: str, chain: Chain, base: Manifest | None, reason: str, start: float
+    ) -> Backup | None:
         writer = self._repository.pack_writer()
         records = await list_records(self._repository)
-        base, known = (None, list[LineEntry]()) if chain.newest is None else await self._find_base(store)
-        before = {entry.line: entry for entry in known}
         reused, now = ReusedPacks(self._repository), self._engine.context.clock()
         checked = (now,) * GROUPS if base is None else base.checked
         has_damage = base is not None and any(each.startswith(DAMAGE) and each not in base.records for each in records)
         if base is not None and (has_damage or now - max(base.checked, default=0) >= self._check_every):
             if await self._has_keyrings(base):
-                checked = await reused.check(base, known, now, is_all=has_damage)
+                checked = await reused.check(base, now, is_all=has_damage)
             else:
-                base, known, before, checked = None, [], {}, (now,) * GROUPS
-        lost = {entry.line for entry in known if reused.is_damaged(entry)}
-        damaged = {Line(each.tenant, each.name) for each in (() if base is None else base.damaged)}
-        moment, entries = await self._capture(writer, before, "" if base is None else base.token, lost, damaged)
-        old = () if base is None else base.layers
-        if base is not None and reused.is_lost(base.pages):
-            old, before = (), {}  # all lists are written again
-        layers, found = await write_layers(self._repository, writer, old, before, entries)
-        rings = await self._write_keys(store, () if base is None else base.keyrings, found)
+                base, checked = None, (now,) * GROUPS
+        self._damaged.clear()
+        self._keys.clear()
+        lists = LineLists.of(self._repository, base)
+        moment, lines = await self._capture(writer, lists, base, reused)
+        is_whole = lines.lists is lists and reused.is_outdated
+        written = await write_lists(self._repository, writer, lines.lists, lines.changed, whole=is_whole)
+        rings = await self._write_keys(store, () if base is None else base.keyrings, written)
         return await self._repository.commit(
             Manifest(
                 store=store,
@@ -330,11 +296,11 @@ class BackupCreator:
                 holdfast=_installed_version(),
                 reason=reason,
                 seconds=time.monotonic() - start,
-                lines=sum(1 for each in found if each.columns),
-                rows=sum(chunk.rows for each in found for chunk in each.chunks),
+                lines=written.totals.lines,
+                rows=written.totals.rows,
                 added=sum(each.size for each in writer.packs),
-                needed=needed_bytes(found, layers),
-                layers=layers,
+                needed=written.totals.needed,
+                layers=written.layers,
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
                 keyrings=rings,
                 records=records,
@@ -355,111 +321,194 @@ class BackupCreator:
             return False
         return True
 
-    async def _write_keys(self, store: str, before: Sequence[str], entries: Sequence[LineEntry]) -> tuple[str, ...]:
+    async def _write_keys(self, store: str, before: Sequence[str], lists: LineLists) -> tuple[str, ...]:
         """Write the keys of an encrypted store. Returns the key rings that the backup needs."""
         if not self._reader.has_keys:
             return ()
         from holdfast.maintenance.backup.keyring import KeyringWriter
 
         self._key_writer = KeyringWriter(self._engine, self._repository, store)
-        return await self._key_writer.write([*self._keys.values()], before, entries)
+        tenants = await self._reader.tenants_with_keys(self._tenant)
+        return await self._key_writer.write([*self._keys.values()], before, tenants, lists)
 
     # Lines ----------------------------------------------------------------------------------------------------
 
     async def _capture(
-        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, lost: Set[Line], damaged: Set[Line]
-    ) -> tuple[Moment, dict[Line, _PendingEntry]]:
+        self, writer: PackWriter, lists: LineLists, base: Manifest | None, reused: ReusedPacks
+    ) -> tuple[Moment, _PendingLines]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment. Of
         lines that are lost in the repository, all is read, unless they cannot be read. Also what was damaged the last
         time: it still is, or a repair has changed no row."""
-        entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items() if line not in lost}
-        is_first = not token
-        token, changed = await self._moments.start(token)
-        self.had_gap = changed is None and not is_first
-        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else {*changed, *lost, *damaged}
-        settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
-        """The lines with the keys of tenants, which the feed does not name."""
+        lost = reused.lost_lines
+        lines = _PendingLines(lists, lost)
+        token, changed = await self._moments.start("" if base is None else base.token)
+        self.had_gap = changed is None and base is not None
+        pending, count = set[Line](), 0
+        if changed is None or len(changed) > _MOST_CHANGED:
+            lines = _PendingLines(await self._walk(writer, lines))
+            token, pending = await self._moments.changed(token)
+        else:
+            pending = {*changed, *lost, *(Line(each.tenant, each.name) for each in (base.damaged if base else ()))}
         for _ in range(_ROUNDS):
+            if not pending or 0 < count <= len(pending):
+                break  # nothing is left, or it does not become less
             ordered = sorted(pending)
-            for start in range(0, len(ordered), AT_ONCE):
+            count = len(ordered)
+            for start in range(0, count, AT_ONCE):
                 outlines = await self._reader.outlines(ordered[start : start + AT_ONCE])
                 for number, (line, outline) in enumerate(outlines.items(), start + 1):
-                    await self._update(writer, entries, line, outline)
-                    if self._progress is not None:
-                        self._progress(number, len(ordered), await self._reader.name(line))
+                    await self._update(writer, lines, line, outline)
+                    await self._report(number, count, line)
             token, pending = await self._moments.changed(token)
-            if not pending or len(pending) >= len(ordered):
-                break  # nothing is left, or it does not become less
+        tenants = await self._reader.tenants_with_keys(self._tenant) if self._reader.has_keys else ()
+        settings = {Line(tenant, "") for tenant in tenants}
+        """The lines with the keys of tenants, which the feed does not name."""
         rewritten: set[Line] = set()
         attempt = 0
         while True:
             moment = await self._moments.find(token, pending | settings)
             if moment.is_complete:
-                for line in entries.keys() - moment.outlines.keys():
-                    del entries[line]
+                await lines.keep(moment.outlines.keys())
             again = [
                 line
                 for line, outline in moment.outlines.items()
-                if not await self._update(writer, entries, line, outline)
+                if not await self._update(writer, lines, line, outline)
             ]
             attempt += 1
             if not again or attempt == _CAPTURES:
                 self._damaged |= dict.fromkeys(again, "it was rewritten or deleted whenever it was read")
-                for line in lost & self._damaged.keys() - entries.keys():
-                    entries[line] = _PendingEntry(before[line], before[line].chunks)
-                return moment, entries
+                return moment, lines
             # Some were rewritten or deleted after the moment. Only what changes now is read again, these with all rows.
             rewritten.update(again)
-            self._reader.reads_whole = lambda line: line in rewritten or line not in entries
+            self._reader.reads_whole = partial(_reads_whole, lines, rewritten)
             token, changed_lines = await self._moments.changed(moment.token)
             pending = changed_lines.union(again)
 
+    async def _walk(self, writer: PackWriter, lines: _PendingLines) -> LineLists:
+        """Compare all lines of the store with the lists of the last backup, and read those that differ. Returns new
+        lists, which have them all."""
+        layer = LayerWriter(self._repository, writer)
+        known = lines.lists.walk()
+        names = self._reader.names(self._tenant)
+        entry, name = await anext(known, None), await anext(names, None)
+        group = dict[Line, PendingEntry | None]()
+        count, done, last = 0, 0, Line("", "")
+        if self._progress is not None:
+            async for each in self._reader.names(self._tenant):
+                count += bool(each.name)
+        while entry is not None or name is not None:
+            line = min(each for each in (name, None if entry is None else entry.line) if each is not None)
+            group[line] = None
+            if entry is not None and entry.line == line:
+                group[line] = PendingEntry.of_stored(entry)
+                entry = await anext(known, None)
+            if name == line:
+                name = await anext(names, None)
+                done, last = done + bool(line.name), line if line.name else last
+            if len(group) == GROUP or (entry is None and name is None):
+                for found in await self._read_group(writer, group, lines.lost):
+                    await layer.add(found)
+                if last.name:
+                    await self._report(done, max(count, done), last)
+                group.clear()
+        written = await layer.finish()
+        totals = Totals(layer.lines, layer.rows, layer.needed_bytes())
+        return LineLists(self._repository, [written] if written.pages else [], totals)
+
+    async def _read_group(
+        self, writer: PackWriter, known: Mapping[Line, PendingEntry | None], lost: Set[Line]
+    ) -> list[PendingEntry]:
+        """Return what lines are now, given what is known of each. Of those that cannot be read, or are just being
+        rewritten, that is what is known."""
+        found, walk = dict(known), StoreWalk(self._reader, self._tenant)
+        async for outlines in walk.outlines([*known]):
+            new = {
+                line: each
+                for line, each in outlines.items()
+                if known[line] is None and isinstance(each, Outline) and each.row is not None
+            }
+            read = await self._read_new(writer, walk, new) if 2 * len(new) > len(outlines) else {}
+            for line, outline in outlines.items():
+                if line in read:
+                    found[line] = read[line]
+                    continue
+                try:
+                    last = None if line in lost else known[line]
+                    found[line] = await self._line(writer, line, outline, last)
+                except ConcurrentChange:
+                    pass  # the feed names it
+                except CorruptError as error:
+                    self._damaged[line] = str(error)
+        return [each for each in found.values() if each is not None]
+
+    async def _read_new(
+        self, writer: PackWriter, walk: StoreWalk, outlines: Mapping[Line, Outline]
+    ) -> dict[Line, PendingEntry]:
+        """Read lines together of which nothing is known. Returns those that could be read, and were not rewritten."""
+        read: dict[Line, PendingEntry] = {}
+        with suppress(CorruptError):  # the others are read one by one, and so is the one that is damaged
+            async for line, rows in walk.rows(outlines):
+                outline, builder = outlines[line], _ChunkBuilder(writer, line)
+                await builder.add_small(outline)
+                async for table, row in rows:
+                    await builder.add(table.name, row.key[2:], row.columns, row.body)
+                await builder.flush()
+                self._note_keys(outline, None)
+                read[line] = PendingEntry.of(line, outline, tuple(builder.chunks))
+        for line in await walk.changed(outlines):
+            read.pop(line, None)
+        return read
+
     async def _update(
-        self,
-        writer: PackWriter,
-        entries: dict[Line, _PendingEntry],
-        line: Line,
-        outline: Outline | CorruptError,
+        self, writer: PackWriter, lines: _PendingLines, line: Line, outline: Outline | CorruptError
     ) -> bool:
-        """Bring the entry of a line up to its outline. Returns False if it was rewritten since."""
-        if isinstance(outline, CorruptError):
-            self._damaged[line] = str(outline)
-            return True
-        if not outline.exists:
-            entries.pop(line, None)
-            return True
+        """Bring a line up to its outline. Returns False if it was rewritten since."""
         try:
-            try:
-                entry = await self._entry(writer, line, outline, entries.get(line))
-            except _LostChunks:
-                entry = await self._entry(writer, line, outline, None)
+            lines.set(line, await self._line(writer, line, outline, await lines.find(line)))
         except ConcurrentChange:
             return False
         except CorruptError as error:
             self._damaged[line] = str(error)
-            return True
-        self._damaged.pop(line, None)
-        entries[line] = entry
+        else:
+            self._damaged.pop(line, None)
         return True
 
-    async def _entry(
-        self, writer: PackWriter, line: Line, outline: Outline, last: _PendingEntry | None
-    ) -> _PendingEntry:
+    async def _line(
+        self, writer: PackWriter, line: Line, outline: Outline | CorruptError, last: PendingEntry | None
+    ) -> PendingEntry | None:
+        """Return a line as of its outline, given what is known of it; None if there is no such line. `ConcurrentChange`
+        if it was rewritten since, and `CorruptError` if it cannot be read."""
+        if isinstance(outline, CorruptError):
+            raise outline
+        if not outline.exists:
+            return None
+        try:
+            return await self._entry(writer, line, outline, last)
+        except _LostChunks:
+            return await self._entry(writer, line, outline, None)
+
+    async def _report(self, number: int, count: int, line: Line) -> None:
+        if self._progress is not None:
+            self._progress(number, count, await self._reader.name(line))
+
+    def _note_keys(self, outline: Outline, old: LineEntry | None) -> None:
+        """Note the keys of a line that what is known of it does not have."""
+        if outline.keys and (old is None or old.small != outline.digest()):
+            ids = () if old is None or not old.name else old.keys
+            self._keys |= {(row.key, row.columns[0]): row for row in outline.keys if row.columns[0] not in ids}
+
+    async def _entry(self, writer: PackWriter, line: Line, outline: Outline, last: PendingEntry | None) -> PendingEntry:
         if last is not None and not _is_same_line(last.entry, outline):
             last = None  # deleted, and created again
         old = None if last is None else last.entry
         if last is not None and _is_unchanged(last.entry, outline):
-            return _PendingEntry.of(line, outline, last.chunks)
-        if outline.keys and (old is None or old.small != outline.digest()):
-            ids = () if old is None or not line.name else old.keys
-            self._keys |= {(row.key, row.columns[0]): row for row in outline.keys if row.columns[0] not in ids}
+            return PendingEntry.of(line, outline, last.chunks)
+        self._note_keys(outline, old)
         builder = _ChunkBuilder(writer, line)
         if old is None or old.small != outline.digest():
-            for table, rows in outline.small:
-                if old is not None:
-                    builder.remove(table.name, ())
-                for row in rows:
-                    await builder.add(table.name, row.key[2:], row.columns, row.body)
+            for table, _ in outline.small if old is not None else ():
+                builder.remove(table.name, ())
+            await builder.add_small(outline)
         before = None
         if old is not None and outline.row is not None and old.columns == outline.row.columns:
             before = old.tips, old.last_event
@@ -481,13 +530,13 @@ class BackupCreator:
                 await builder.add(table.name, found.key[2:], found.columns, found.body)
         await builder.flush()
         if last is not None and not builder.chunks:
-            return _PendingEntry.of(line, outline, last.chunks)
-        chunks: tuple[_AnyChunk, ...] = (*(() if last is None else last.chunks), *builder.chunks)
+            return PendingEntry.of(line, outline, last.chunks)
+        chunks: tuple[AnyChunk, ...] = (*(() if last is None else last.chunks), *builder.chunks)
         if last is not None:
             chunks = await self._merge(writer, line, chunks)
-        return _PendingEntry.of(line, outline, chunks)
+        return PendingEntry.of(line, outline, chunks)
 
-    async def _merge(self, writer: PackWriter, line: Line, chunks: tuple[_AnyChunk, ...]) -> tuple[_AnyChunk, ...]:
+    async def _merge(self, writer: PackWriter, line: Line, chunks: tuple[AnyChunk, ...]) -> tuple[AnyChunk, ...]:
         """Merge the last chunks of a line, until each is larger than all after it. As long as there are not too many,
         only small ones, which cost less than the entries that name them."""
         sizes = [chunk.keys.size + chunk.bodies.size for chunk in chunks]
@@ -531,7 +580,7 @@ def _installed_version() -> str:
         return ""
 
 
-def _as_chunks(chunks: Sequence[_AnyChunk]) -> Sequence[Chunk]:
+def _as_chunks(chunks: Sequence[AnyChunk]) -> Sequence[Chunk]:
     """Return chunks as those that a loader takes, whose `read` knows parts that are not stored yet."""
     return cast(Sequence[Chunk], chunks)
 

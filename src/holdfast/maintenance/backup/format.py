@@ -166,11 +166,21 @@ class NamedEntry(LineEntry, frozen=True):
         return Line(self.tenant, self.stored_name)
 
 
+class Page(NamedTuple):
+    """A page of lines: tenant and name of the first one, and where it is."""
+
+    tenant: str
+    name: str
+    part: Slice
+
+
 class Layer(NamedTuple):
-    """A part of the lines of a backup: how many, and the pages that have them, in order."""
+    """A part of the lines of a backup: how many, the pages that have them, in order, and the packs that these and the
+    lines need: the id of each, and where the last block that is needed ends."""
 
     lines: int
-    pages: tuple[Slice, ...]
+    pages: tuple[Page, ...]
+    packs: tuple[tuple[bytes, int], ...]
 
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -237,7 +247,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     @property
     def pages(self) -> tuple[Slice, ...]:
         """The pages of all layers. Some of their lines may be replaced or removed in later ones."""
-        return tuple(page for layer in self.layers for page in layer.pages)
+        return tuple(page.part for layer in self.layers for page in layer.pages)
 
 
 class RepositoryInfo(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ restored from the repository alone. Otherwise they are as in the store: its mast
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Create, Row, Scan
@@ -22,6 +22,7 @@ from holdfast.backends.tables import KEYS, Key
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
+from holdfast.maintenance.backup.line_lists import LineLists
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.hidden_names import find_named
@@ -100,17 +101,21 @@ class KeyringWriter:
             await self._repository.create_object(_DESTROYED, name, record)
 
     async def write(
-        self, stored: Sequence[Row], before: Sequence[str], entries: Sequence[LineEntry]
+        self, stored: Sequence[Row], before: Sequence[str], tenants: Set[str], lists: LineLists
     ) -> tuple[str, ...]:
         """Write new rows of the table `keys` into a ring. Returns the rings that a backup of lines needs, given those
-        of the one before it."""
-        rings, needed = tuple(before), {id for entry in entries for id in entry.keys}
-        in_store = await destroyed_ids(self._engine, {entry.tenant for entry in entries})
+        of the one before it. The lists are only read if keys were destroyed, or there are many rings."""
+        rings = tuple(before)
+        in_store = await destroyed_ids(self._engine, tenants)
         self._destroyed = in_store - await self._reader.destroyed()
+        entries = {}
+        if self._destroyed or len(rings) >= _MAX_RINGS:
+            entries = {(entry.tenant, entry.name): entry.keys async for entry in lists.walk()}
+        needed = {id for keys in entries.values() for id in keys}
         if self._destroyed:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
             lost = UsableKeys(known, self._destroyed).lost & needed
-            lines = [(entry.tenant, entry.name) for entry in entries if lost & {*entry.keys}]
+            lines = [line for line, keys in entries.items() if lost & {*keys}]
             stored = [*stored, *await _live_rows(self._engine, lines)]
         # Where names are hidden, the checksums of these rows cover the names. They were verified when they were read.
         hidden = self._rows is not None and self._rows.hides_names

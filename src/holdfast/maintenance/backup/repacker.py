@@ -80,6 +80,10 @@ class PackMap:
             left = {new.pack for pack in left for new in self._moved.get(pack, {}).values()} - found
         return found
 
+    def is_moved(self, pack: bytes) -> bool:
+        """Return whether the content of a pack is in others."""
+        return pack in self._moved
+
     def locate(self, part: Slice) -> Slice:
         """Return where a slice is."""
         while (moved := self._moved.get(part.pack, {}).get((part.offset, part.start, part.size))) is not None:

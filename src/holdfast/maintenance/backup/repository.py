@@ -100,7 +100,7 @@ UNREADABLE = (CorruptError, UnsupportedError)
 """The errors of objects that are damaged. The byte with the version may be, too."""
 
 _CACHED_MANIFESTS = 10_000
-_CACHED_LINES = 50_000
+_CACHED_LINES = 20_000
 
 _MANIFEST, _LOCK, _REMOVED, _REPACK = (KINDS[folder].mark for folder in (BACKUPS, LOCKS, REMOVED, REPACKS))
 
