@@ -310,6 +310,8 @@ ODD_VIEWS = (
     "/artifacts/odd",
     "/jobs",
     f"/jobs/{_ODD}",
+    "/runs",
+    f"/runs?state=failed&cursor={_ODD}",
     f"/audit?thread={_ODD}",
     f"/timeline?thread={_ODD}",
     "/hooks",
