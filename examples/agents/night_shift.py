@@ -1,9 +1,11 @@
 """Orders that are worked on by processes which are killed: each is charged once.
 
-    python examples/agents/night_shift.py
+    python -m examples.agents.night_shift
 
-Three orders are submitted, and a worker, a process of its own, is killed after the first charge. Another one goes on
-where it stopped.
+Three orders are submitted, and a worker, a process of its own, is killed while it ships the first one. Another one goes
+on where it stopped.
+
+It prints how the workers ended, what became of the orders, and what was charged.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def sell(order: str) -> list[str]:
 
 def work(**environment: str) -> int:
     """Work in a process of its own until nothing is left."""
-    command = [sys.executable, __file__, "work"]
+    command = [sys.executable, "-m", "examples.agents.night_shift", "work"]
     return subprocess.run(command, env=os.environ | environment, check=False).returncode
 
 

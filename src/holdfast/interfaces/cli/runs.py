@@ -41,7 +41,7 @@ def list_(session: CliContext, limit: int | None, **filters: str | None) -> None
     """List the runs, the latest first.
 
     \b
-    holdfast runs --state failed
+    holdfast runs list --state failed
     """
     found = session.open().runs.list(limit=limit or 100, **filters)
     session.list(

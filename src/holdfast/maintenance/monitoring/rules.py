@@ -208,7 +208,7 @@ RULES: tuple[AlertRule, ...] = (
         "run-failed",
         "Runs failed.",
         "warning",
-        _grown("run-failed", "runs failed: holdfast runs --state failed"),
+        _grown("run-failed", "runs failed: holdfast runs list --state failed"),
         (("runs_total", _FAILED),),
         immediate=True,
     ),
