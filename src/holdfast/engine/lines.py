@@ -38,7 +38,6 @@ from holdfast.engine.row_format import (
     info_row,
     status_key,
 )
-from holdfast.engine.run_rows import place_removals, record_scan
 from holdfast.engine.thread_status import (
     ThreadState,
     may_have,
@@ -262,6 +261,7 @@ class LineIndex:
     async def delete(self, *lines: Line, apply: Apply | None = None) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
         from holdfast.engine.hold_check import deletion_conditions
+        from holdfast.engine.run_rows import place_removals, record_scan
 
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         rebuilt = False  # a line that was damaged has no row any more, and was there
