@@ -231,6 +231,18 @@ def test_errors_of_steps_are_recorded_and_raised_again(store: Store) -> None:
     assert (store.runs.get(run_.id).result, calls) == ("KeyError(7)", [7, 7, 0])
 
 
+def test_runs_are_submitted_by_the_clock(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.jobs.add("sums", "submit", settings={"graph": "add", "input": {"one": 1}, "thread": "t"})
+        done = store.jobs.run("sums")
+        (run_,) = store.runs.list()
+        assert done.summary == f"run {run_.id}"
+        store.worker(add).run_due()
+        assert store.runs.get(run_.id).result == 4
+        with pytest.raises(InvalidError, match="graph"):
+            store.jobs.add("other", "submit")
+
+
 def test_functions_are_just_called_outside_of_a_run() -> None:
     assert add(1, other=2) == 6
 
