@@ -264,4 +264,70 @@ def durable_steps_on_postgres() -> Result:
     )
 
 
-CASES = (durable_steps_on_sqlite, durable_steps_on_postgres)
+# Runs -------------------------------------------------------------------------------------------------------------
+
+_RUNS, _STEPS_OF_RUN = 40, 5
+
+
+def _do_runs(store: holdfast.Store, worker: Any) -> float:
+    """Return the processor time of a run in milliseconds: submitted, claimed, five steps, and its end."""
+    gc.collect()
+    start = time.process_time()
+    ids = [store.runs.submit(None, [number], graph="sell").id for number in range(_RUNS)]
+    worker.run_due()
+    spent = (time.process_time() - start) / _RUNS * 1000
+    assert all(store.runs.get(id).state == "done" for id in ids[:2])
+    return spent
+
+
+def runs_on_sqlite() -> Result:
+    """A run of five steps on SQLite, beside a workflow of DBOS"""
+    if find_spec("dbos") is None:
+        return Result([missing("runs on SQLite", "DBOS is not installed")])
+    from dbos import DBOS
+
+    step, inside = holdfast.step(charge), [0.0]
+
+    @holdfast.workflow
+    def sell(order: int) -> int:
+        for part in range(_STEPS_OF_RUN):
+            step(order * _STEPS_OF_RUN + part)
+        return order
+
+    with tempfile.TemporaryDirectory() as name:
+        DBOS(config={"name": "benchmarks", "system_database_url": f"sqlite:///{name}/theirs.db", "log_level": "ERROR"})
+        their_step = DBOS.step()(charge)
+
+        @DBOS.workflow(name="sell")
+        def their_sell(order: int) -> int:
+            start = time.thread_time()
+            for part in range(_STEPS_OF_RUN):
+                their_step(order * _STEPS_OF_RUN + part)
+            inside[0] += time.thread_time() - start
+            return order
+
+        def do_theirs() -> float:
+            """Of the threads that start and run workflows: others do something else."""
+            gc.collect()
+            inside[0], start = 0.0, time.thread_time()
+            for number in range(_RUNS):
+                DBOS.start_workflow(their_sell, number).get_result()
+            return (time.thread_time() - start + inside[0]) / _RUNS * 1000
+
+        DBOS.launch()
+        try:
+            with holdfast.open(f"{name}/ours.db") as store:
+                worker = store.worker(sell, concurrency=1)
+                work: dict[str, Callable[[], float]] = {_OURS: lambda: _do_runs(store, worker), _THEIRS: do_theirs}
+                spent: dict[str, list[float]] = {each: [] for each in work}
+                for each in work:
+                    work[each]()  # it fills caches
+                for each in turns(work, _ROUNDS):
+                    spent[each].append(work[each]())
+        finally:
+            DBOS.destroy(destroy_registry=True)
+    ours, theirs = (min(spent[each]) for each in (_OURS, _THEIRS))
+    return Result([_figure("run of five steps on SQLite", ours, theirs, "ms", 1.2)])
+
+
+CASES = (durable_steps_on_sqlite, durable_steps_on_postgres, runs_on_sqlite)

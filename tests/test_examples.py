@@ -145,6 +145,18 @@ def test_without_git_the_git_assistant_says_so(tmp_path: Path) -> None:
     assert done.stderr == "git is not installed: this example works on a repository, and needs it\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process is killed by a signal")
+def test_the_night_shift_goes_on_after_a_worker_was_killed() -> None:
+    assert run("night_shift") == [
+        "the first worker ended with -9",
+        "the second worker ended with 0",
+        "order-1 done after 2 attempts: receipt of order-1, order-1 is on its way",
+        "order-2 done after 1 attempts: receipt of order-2, order-2 is on its way",
+        "order-3 done after 1 attempts: receipt of order-3, order-3 is on its way",
+        "charged: order-1 order-2 order-3",
+    ]
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_says_how_it_is_run(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

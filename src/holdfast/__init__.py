@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast import schemas as schemas
     from holdfast import snapshots as snapshots
     from holdfast import state as state
+    from holdfast.agents.runs.steps import step as step
+    from holdfast.agents.runs.steps import workflow as workflow
     from holdfast.codec.registry import allow as allow
     from holdfast.codec.registry import register as register
     from holdfast.engine.model.missing import MISSING as MISSING
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.store.thread import Thread as Thread
 
 _MODULES = {
+    "holdfast.agents.runs.steps": ("step", "workflow"),
     "holdfast.codec.registry": ("allow", "register"),
     "holdfast.engine.model.missing": ("MISSING",),
     "holdfast.engine.pages": ("Page",),

@@ -5,6 +5,7 @@
     HoldfastError
     ├── NotFoundError              (LookupError)       the named object does not exist
     ├── ConflictError                                  somebody else was first, or both sides changed the same thing
+    │   └── ClaimLostError                             the run was taken over, or cancelled: it stores nothing more
     ├── TransientError                                 may work when tried again; the only kind that is retried
     │   └── OutcomeUnknownError                        no answer came: the change may have been made
     ├── UnavailableError           (OSError)           the store is closed, failed, or cannot be reached: open it again
@@ -93,6 +94,12 @@ class ConflictError(HoldfastError):
     code = "conflict"
     conflicts: tuple[Any, ...] = ()
     """The conflicts of a merge that was refused: `holdfast.history.merge.MergeConflict`s."""
+
+
+class ClaimLostError(ConflictError):
+    """The run of a thread was taken over by another process, or cancelled: this one stores nothing more."""
+
+    code = "claim-lost"
 
 
 class TransientError(HoldfastError):
@@ -288,10 +295,13 @@ FINER_CODES = {
     "prefix-refused": UnsupportedError,
     "under-way": ConflictError,
     "lease-lost": ConflictError,
+    "run-key": ConflictError,
+    "run-state": ConflictError,
     "step-arguments": ConflictError,
     "step-done": ConflictError,
     "step-failed": HandlerError,
     "step-function": ConflictError,
+    "step-order": ConflictError,
     "step-outcome-unknown": OutcomeUnknownError,
     "step-result": InvalidError,
     "step-version": UnsupportedError,

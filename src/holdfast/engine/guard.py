@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError
+
+if TYPE_CHECKING:
+    from holdfast.engine.claims import Claim
+    from holdfast.engine.context import EngineContext
 
 T = TypeVar("T")
 
@@ -140,6 +144,16 @@ class Authority(NamedTuple):
     """The identity; empty for the store's owner."""
     preconditions: Preconditions | None = None
     """The conditions of the permit."""
+    claim: Claim | None = None
+    """The claim of the run that makes them."""
+
+    def conditions(self, context: EngineContext, line: Line) -> Preconditions | None:
+        """Return the conditions of a change of a thread: those of the permit, and of the claim."""
+        return both_preconditions(self.preconditions, self.conditions_of_run(context, line))
+
+    def conditions_of_run(self, context: EngineContext, line: Line) -> Preconditions | None:
+        """Return the condition of all that a run stores; None outside of a run, and for another store."""
+        return self.claim.conditions if self.claim is not None and self.claim.covers(context, line) else None
 
 
 OWNER = Authority()
@@ -160,8 +174,9 @@ def enter_owner() -> None:
 
 @contextmanager
 def acting(authority: Authority) -> Iterator[None]:
-    """Make changes in this block under an authority."""
-    token = _current.set(authority)
+    """Make changes in this block under an authority. What a run does stays under its claim."""
+    claim = _current.get().claim
+    token = _current.set(authority if claim is None or authority.claim else authority._replace(claim=claim))
     try:
         yield
     finally:

@@ -147,6 +147,11 @@ def new_token() -> str:
     return f"{process_identity()}{_AFTER_PROCESS}{os.urandom(8).hex()}"
 
 
+def process_of(token: str) -> str:
+    """Return the identity of the process in the token of a lease."""
+    return token.partition(_AFTER_PROCESS)[0]
+
+
 async def has_lapsed(
     token: str,
     time: int,
@@ -196,4 +201,4 @@ def _is_abandoned(token: str) -> bool:
     """Return whether the process that has a lease is known to have ended."""
     from holdfast.backends.runtime.process_identity import has_ended
 
-    return bool(has_ended(token.partition(_AFTER_PROCESS)[0]))
+    return bool(has_ended(process_of(token)))

@@ -14,6 +14,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FIELDS, LINES, REFS, STEPS, TABLES, Key
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.checked_rows import read_filtered
+from holdfast.engine.claims import held_claims
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.fields import removed_rows, value_of
@@ -260,6 +261,7 @@ class LineIndex:
     async def delete(self, *lines: Line, apply: Apply | None = None) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
         from holdfast.engine.hold_check import deletion_conditions
+        from holdfast.engine.run_rows import place_removals, record_scan
 
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         rebuilt = False  # a line that was damaged has no row any more, and was there
@@ -269,10 +271,12 @@ class LineIndex:
             existed = rebuilt or any(each.columns is not None for each in conditions[: len(set(lines))])
             # Of lines that do not exist, something may be left all the same; nobody needs to know.
             commit = apply if apply is not None and existed else self._backend.apply
-            values = await self._backend.read([Scan(FIELDS, tuple(line)) for line in lines])
-            removed = [
-                each for line, own in zip(lines, values, strict=True) for each in removed_rows(line, map(value_of, own))
-            ]
+            values = await self._backend.read(
+                [query for line in lines for query in (Scan(FIELDS, tuple(line)), record_scan(line))]
+            )
+            removed: list[Change] = []
+            for line, own, runs in zip(lines, values[::2], values[1::2], strict=True):
+                removed += [*removed_rows(line, map(value_of, own)), *place_removals(runs)]
             if await commit([*conditions, *deletions, *removed]) is None:
                 break
         self._context.cache.drop_all(*lines)
@@ -382,7 +386,7 @@ class LineIndex:
         ]
         asked = [key for line, _ in lines if is_thread(line.name) for key in status_keys(line)]
         refs, *ends = await self._backend.read([Get(REFS, asked), *second])
-        heads, summaries = iter(ends), []
+        heads, summaries, held = iter(ends), [], await held_claims(self._context, refs)
         statuses: dict[str, list[Row]] = {}
         for row in refs:
             statuses.setdefault(str(row.key[1]), []).append(row)
@@ -398,7 +402,7 @@ class LineIndex:
                     1 + len(numbers),
                     sum(point.size for point in points),
                     head,
-                    status=show_status(self._context, statuses.get(line.name, ()), head),
+                    status=show_status(statuses.get(line.name, ()), head, held),
                 )
             )
         return summaries

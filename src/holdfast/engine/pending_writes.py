@@ -15,7 +15,7 @@ from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.tables import LINES, STEPS, WRITES, Key
 from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
-from holdfast.engine.guard import current_authority
+from holdfast.engine.guard import OWNER, current_authority
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
@@ -86,7 +86,8 @@ class PendingWrites:
         rows = [(write_row(line, step, write), write.place < 0) for write in writes]
         # If all are new, it is known afterwards what is stored.
         ordinary: type[Create | Ensure] = Create
-        again, preconditions = False, current_authority().preconditions
+        authority = current_authority()
+        again, preconditions = False, None if authority is OWNER else authority.conditions(self._context, line)
         marks: Sequence[Change] | None = None
         try:
             while True:

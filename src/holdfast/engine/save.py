@@ -23,7 +23,7 @@ from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.field_index import FieldIndex
-from holdfast.engine.guard import OWNER, Authority, current_authority
+from holdfast.engine.guard import OWNER, Authority, Preconditions, both_preconditions, current_authority
 from holdfast.engine.line_head import find_head, newest_query
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
@@ -105,7 +105,10 @@ class StepWriter:
         if trace is not NO_TRACE or authority is not OWNER:
             for request in requests:
                 if is_thread(request.line.name):
-                    _add_context(request, trace, authority)
+                    _add_context(request, trace, authority, authority.conditions(self._context, request.line))
+                elif authority.claim is not None:
+                    run = authority.conditions_of_run(self._context, request.line)
+                    request.permit = both_preconditions(request.permit, run)
         heads = await (self._save(*requests) if self.around is None else self.around(self._save, requests))
         for request in requests:
             request.release()
@@ -402,11 +405,11 @@ def _have_same_id(requests: Sequence[AppendRequest]) -> bool:
     return len(set(named)) < len(named)
 
 
-def _add_context(request: AppendRequest, trace: Trace, authority: Authority) -> None:
+def _add_context(request: AppendRequest, trace: Trace, authority: Authority, permit: Preconditions | None) -> None:
     """Add to a save of a thread who makes it and why, and the conditions on which it is permitted."""
     request.origin = StepOrigin(authority.actor, trace.correlation, trace.cause)
     request.artifacts = trace.artifacts
-    request.permit = authority.preconditions
+    request.permit = permit
 
 
 class _Move:

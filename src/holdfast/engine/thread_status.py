@@ -7,7 +7,7 @@ that saves that do not change the status write nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -15,14 +15,14 @@ from typing import Literal, TypeAlias, get_args
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, ColumnHint, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
+from holdfast.engine.claims import RUN, Claim, claim_key
 from holdfast.engine.context import EngineContext
-from holdfast.engine.leases import Lease, is_held
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import HINT, LEASE, STATUS, Line, StepRef
 from holdfast.errors import CorruptError, InvalidError
 
 ThreadState: TypeAlias = Literal["idle", "running", "waiting", "failed", "unfinished", "done"]
-"""The statuses of a thread: nothing is known to be left to do; a process works on it, under a lease; it waits for an
+"""The statuses of a thread: nothing is known to be left to do; a process works on it, under a claim; it waits for an
 answer; a node raised an error; there is more to do, and nobody is known to do it; its graph reached the end."""
 
 IDLE: ThreadState = "idle"
@@ -33,12 +33,6 @@ UNFINISHED: ThreadState = "unfinished"
 DONE: ThreadState = "done"
 
 STATES: tuple[ThreadState, ...] = get_args(ThreadState)
-
-_RUN = "run"
-"""The purpose of the lease of a process that works on a thread."""
-
-RUN_SECONDS = 30.0
-"""How long a thread is running without a sign of life of the process that has its lease."""
 
 _WEIGHT = 300
 
@@ -164,19 +158,14 @@ def with_writes(
 # Running ----------------------------------------------------------------------------------------------------------
 
 
-def run_lease(context: EngineContext, line: Line) -> Lease:
-    """Return the lease under which a thread is running."""
-    return Lease(context, root_of(line), _RUN, RUN_SECONDS)
+def run_claim(context: EngineContext, line: Line) -> Claim:
+    """Return the claim under which a thread is running."""
+    return Claim(context, root_of(line))
 
 
-def status_keys(line: Line) -> list[tuple[str, ...]]:
-    """Return the keys of the rows that tell the status of a thread: that of its status, and that of its lease."""
-    return [(*line, STATUS, "", ""), (*line, LEASE, _RUN, "")]
-
-
-def is_running(context: EngineContext, rows: Sequence[Row]) -> bool:
-    """Return whether the lease of a run is among these rows, and valid."""
-    return any(row.key[2:4] == (LEASE, _RUN) and is_held(row, RUN_SECONDS, context.clock) for row in rows)
+def status_keys(line: Line) -> list[Key]:
+    """Return the keys of the rows that tell the status of a thread: that of its status, and that of its claim."""
+    return [(*line, STATUS, "", ""), claim_key(line)]
 
 
 def stored_status(rows: Sequence[Row]) -> StoredStatus | None:
@@ -184,12 +173,13 @@ def stored_status(rows: Sequence[Row]) -> StoredStatus | None:
     return next((StoredStatus.of(row) for row in rows if row.key[2] == STATUS), None)
 
 
-def show_status(context: EngineContext, rows: Sequence[Row], head: StepRef | None) -> ThreadState | None:
-    """Return the status of a thread, given the rows that tell it, and HEAD; None if it has to be derived, since HEAD
-    was moved by other means than a run of the graph."""
+def show_status(rows: Sequence[Row], head: StepRef | None, held: Collection[Line]) -> ThreadState | None:
+    """Return the status of a thread, given the rows that tell it, HEAD, and the threads with a valid claim; None if it
+    has to be derived, since HEAD was moved by other means than a run of the graph."""
     stored = stored_status(rows)
     status = IDLE if stored is None or head is None else stored.status if stored.is_of(head) else None
-    return RUNNING if status in (IDLE, UNFINISHED, DONE) and is_running(context, rows) else status
+    is_running = any(row.key[:2] in held for row in rows)
+    return RUNNING if status in (IDLE, UNFINISHED, DONE) and is_running else status
 
 
 def status_scan(context: EngineContext, tenant: str, status: ThreadState, start: Key, limit: int) -> Scan:
@@ -206,7 +196,7 @@ def may_have(row: Row, status: ThreadState) -> bool:
     if not is_thread(name):
         return False
     return (
-        key[2:4] == (LEASE, _RUN)
+        key[2:4] == (LEASE, RUN)
         if status == RUNNING
         else key[2] == STATUS and str(row.columns[0]).startswith(f"{status} ")
     )

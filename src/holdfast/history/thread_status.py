@@ -15,6 +15,7 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Expect, Get, Put
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec
+from holdfast.engine.claims import held_claims
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap, as_map, pack_name, unpack
@@ -31,7 +32,6 @@ from holdfast.engine.thread_status import (
     StoredStatus,
     ThreadState,
     forget_status,
-    is_running,
     note_status,
     show_status,
     status_keys,
@@ -102,16 +102,18 @@ class _Marks(NamedTuple):
         )
 
 
-async def read_status(engine: Engine, line: Line) -> ThreadStatus:
-    """Return the status of a thread. `NotFoundError` if there is no such thread."""
+async def read_status(engine: Engine, line: Line, *, is_own: bool = False) -> ThreadStatus:
+    """Return the status of a thread. `NotFoundError` if there is no such thread. For the run that has its claim,
+    `is_own`, it is what the graph left."""
     codec, lines = engine.context.codec, engine.lines
     head, (rows,) = await lines.find_and(line, None, [Get(REFS, status_keys(line))])
     (writes,) = await engine.writes.of_many(line, [head])
     marks = _Marks.of(codec, writes)
-    status = show_status(engine.context, rows, head)
+    held = set[Line]() if is_own else await held_claims(engine.context, rows)
+    status = show_status(rows, head, held)
     if status is None:
         status = await _derive(engine, line, head, marks)
-        status = RUNNING if status not in (WAITING, FAILED) and is_running(engine.context, rows) else status
+        status = RUNNING if status not in (WAITING, FAILED) and held else status
     stored = stored_status(rows)
     is_stored = stored is not None and stored.is_of(head)
     since = to_datetime(stored.since) if stored is not None and stored.status == status and is_stored else None

@@ -28,6 +28,8 @@ from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
+    from holdfast.agents.runs.api import AsyncRuns, Runs
+    from holdfast.agents.runs.worker import AsyncWorker, Worker
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
@@ -217,6 +219,28 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return AsyncBackups(self._handle, repository, options, AsyncStore, self, keys)
 
     jobs: Part[Jobs, AsyncJobs] = Part("holdfast.maintenance.jobs.api.Jobs", "Scheduled jobs.", _on_store)
+
+    runs: Part[Runs, AsyncRuns] = Part(
+        "holdfast.agents.runs.api.Runs", "Runs of graphs and workflows, which workers do."
+    )
+
+    def _worker(self, /, *graphs: Any, **options: Any) -> Worker:
+        """Return a worker that does the runs of these graphs and workflows: `with store.worker(graph):`, or `work()`.
+        A graph is known by the name that it was compiled with, or by the one that it is given here: `support=graph`.
+
+        Options are `concurrency`, how many runs at a time; `limits`, how many of each graph; `lease`, after how long
+        without a sign of life others take a run over; `look_every`, how often it looks for runs that were submitted on
+        other machines; `code`, the version of the code; and `on_end`, called with each run after an attempt.
+        """
+        from holdfast.agents.runs.worker import Worker
+
+        return Worker(self, *graphs, **options)
+
+    @sync_or_async(_worker)
+    def worker(self, /, *graphs: Any, **options: Any) -> AsyncWorker:
+        from holdfast.agents.runs.worker import AsyncWorker
+
+        return AsyncWorker(self, *graphs, **options)
 
     alerts: Part[Alerts, AsyncAlerts] = Part("holdfast.store.alerts.Alerts", "Alerts about what needs attention.")
 

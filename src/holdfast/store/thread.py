@@ -235,7 +235,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return await read_status(self._engine, self._line)
 
     def running(self) -> ThreadRun:
-        """Return the lease of a run, for `with` or `async with`: the thread is *running* while this process has it.
+        """Return the claim of a run, for `with` or `async with`: the thread is *running* while this process has it.
 
         For the time in which a graph works on the thread. Raises `ConflictError` if another process has the lease.
         """

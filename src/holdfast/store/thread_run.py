@@ -1,4 +1,4 @@
-"""The lease of a process that works on a thread: `with thread.running(): graph.invoke(…)`."""
+"""The claim of a process that works on a thread: `with thread.running(): graph.invoke(…)`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Self
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.heartbeat import Heartbeat
 from holdfast.engine.row_format import Line
-from holdfast.engine.thread_status import RUN_SECONDS, run_lease
+from holdfast.engine.thread_status import run_claim
 from holdfast.errors import ConflictError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.thread_access import thread_access
 
 
 class ThreadRun:
-    """Holds the lease of a thread in `with` or `async with`: its status is *running* meanwhile.
+    """Holds the claim of a thread in `with` or `async with`: its status is *running* meanwhile.
 
     If the process dies, the thread is *unfinished* as soon as that is known: at once on this machine, otherwise 30
-    seconds after its last sign of life. `ConflictError` if another process has the lease.
+    seconds after its last sign of life. `ConflictError` if another process has it.
     """
 
     def __init__(self, handle: StoreHandle, line: Line) -> None:
@@ -28,16 +28,16 @@ class ThreadRun:
 
     async def _acquire(self) -> None:
         async with thread_access(self._handle, self._line, ["write"], creates=True):
-            self._lease = lease = run_lease(self._context, self._line)
+            self._claim = claim = run_claim(self._context, self._line)
             try:
-                await lease.acquire()
+                await claim.acquire()
             except (ConflictError, GeneratorExit):
                 raise
             except BaseException:
                 with suppress(Exception):  # it expires anyway, and the error matters more
-                    await lease.release()
+                    await claim.release()
                 raise
-        self._heartbeat = Heartbeat(self._context.heartbeats, RUN_SECONDS, lease.renew)
+        self._heartbeat = Heartbeat(self._context.heartbeats, claim.life, claim.beat)
 
     def __enter__(self) -> Self:
         run(self._acquire())
@@ -46,7 +46,7 @@ class ThreadRun:
 
     def __exit__(self, *error: object) -> None:
         self._heartbeat.__exit__(*error)
-        run(self._lease.release())
+        run(self._claim.release())
 
     async def __aenter__(self) -> Self:
         await arun(self._acquire())
@@ -57,4 +57,4 @@ class ThreadRun:
         try:
             await self._heartbeat.__aexit__(*error)
         finally:
-            await arun(self._lease.release())
+            await arun(self._claim.release())

@@ -91,6 +91,7 @@ READS: dict[str, Read] = {
     "maintenance.delete_stale": lambda store: store.maintenance.delete_stale("updated<0s", dry_run=True),
     "maintenance.quota": lambda store: store.maintenance.quota(),
     "jobs": lambda store: store.jobs.list(),
+    "runs": lambda store: store.runs.list(),
     "alerts": lambda store: store.alerts.list(),
     "redaction": lambda store: store.redaction.scan(),
 }

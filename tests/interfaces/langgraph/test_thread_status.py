@@ -22,7 +22,7 @@ from holdfast.backends.interface import Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.engine.thread_status import STATES, run_lease
+from holdfast.engine.thread_status import STATES, run_claim
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
@@ -226,7 +226,7 @@ def test_a_graph_that_was_killed_is_unfinished_and_not_running(tmp_path: Path) -
             assert status(store, "killed") == "running"
 
 
-def test_a_lease_that_was_not_renewed_makes_no_thread_run(tmp_path: Path) -> None:
+def test_a_claim_without_a_sign_of_life_makes_no_thread_run(tmp_path: Path) -> None:
     clock = [1_000 * 10**9]
     with holdfast.open(tmp_path / "a.db") as store:
         context = store._handle.engine.context
@@ -252,13 +252,15 @@ def test_a_thread_without_a_graph_is_idle_and_runs_under_a_lease(store: Store) -
         store.threads(status="asleep")  # type: ignore[arg-type]
 
 
-def test_a_run_whose_last_sign_of_life_was_interrupted_ends_all_the_same(store: Store) -> None:
+def test_a_sign_of_life_leaves_the_token_of_a_claim_as_it_is(store: Store) -> None:
     store.thread("t").put({})
-    other = run_lease(store._handle.engine.context, store.thread("t")._line)
+    other = run_claim(store._handle.engine.context, store.thread("t")._line)
     with store.thread("t").running() as held:
-        before_renewal = held._lease._row
-        run(held._lease.renew())
-        held._lease._row = before_renewal  # the answer was lost
+        condition = held._claim.condition()
+        token = run(store._handle.engine.context.backend.changes()).token
+        run(held._claim.beat())
+        assert run(store._handle.engine.context.backend.changes(token)).lines == []
+        assert run(store._handle.engine.context.backend.apply([condition])) is None
         with pytest.raises(ConflictError):
             run(other.acquire())
     assert status(store, "t") == "idle"

@@ -116,6 +116,7 @@ def fill_odd(store: holdfast.Store) -> None:
     store.state(agent=HOSTILE).set("hooked", [HOSTILE])
     store.hooks.remove(HOSTILE)
     store.jobs.add(HOSTILE, "verify", schedule="0 3 * * *")
+    store.runs.submit(HOSTILE, [HOSTILE], graph=HOSTILE)
     agent = Baker().attach(store, HOSTILE)
     agent.start()
     agent.conversation.append({"role": HOSTILE, "content": HOSTILE})
@@ -310,6 +311,7 @@ ODD_VIEWS = (
     "/artifacts/odd",
     "/jobs",
     f"/jobs/{_ODD}",
+    "/runs",
     f"/audit?thread={_ODD}",
     f"/timeline?thread={_ODD}",
     "/hooks",

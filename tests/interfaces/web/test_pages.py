@@ -555,7 +555,16 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert answer.status in (200, 403, 404), path
                 assert answer.status == 200 or path not in own, path
                 assert "secret" not in answer.text, path
-            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/hooks", "/metrics/plots"):
+            for path in (
+                "/schemas",
+                "/backups",
+                "/jobs",
+                "/runs",
+                "/audit",
+                "/verify?level=hashes",
+                "/hooks",
+                "/metrics/plots",
+            ):
                 assert load(path).status == 403, path
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text

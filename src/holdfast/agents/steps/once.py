@@ -42,7 +42,7 @@ from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change
 from holdfast.backends.runtime.drivers import Pause, complete
 from holdfast.engine import validation
-from holdfast.engine.guard import UNCONDITIONAL, Permit
+from holdfast.engine.guard import UNCONDITIONAL, Permit, both_preconditions, current_authority
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.rng import rng
@@ -334,7 +334,8 @@ class OnceCall:
             ),
             before,
         )
-        guards = self.permit.guards
+        run_of = current_authority().conditions_of_run(line.agent.handle.engine.context, line.line)
+        guards = both_preconditions(self.permit.guards, run_of)
         conditions = [*(() if guards is None else await guards(again)), *await line.agent_exists(again)]
         if seen.run is None:  # otherwise the row tells that nothing was recorded
             conditions += await line.unchanged_since(seen.place, again)

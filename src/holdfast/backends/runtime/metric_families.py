@@ -85,6 +85,7 @@ _ALL = (
     Family("agent_unsaved_changes", "gauge", "Unsaved changes of agents."),
     Family("agent_oldest_unsaved_seconds", "gauge", "The age of the oldest unsaved change."),
     Family("breaker_open", "gauge", "Whether a breaker is open: of saves of agents, or of a retry: store.", ("of",)),
+    Family("runs_total", "counter", "Runs in this process, by what became of them.", ("graph", "event")),
     Family("job_runs_total", "counter", "Runs of jobs in this process, by outcome.", ("type", "outcome")),
     Family("job_failures", "gauge", "Failed runs of a job in a row.", ("job", "type")),
     Family("job_overdue_seconds", "gauge", "How long a job is overdue.", ("job", "type")),

@@ -20,7 +20,7 @@ from holdfast.backends.tables import BEHIND
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.workspace import MissingNode
-from holdfast.engine.projection.projector import Projector
+from holdfast.engine.projection.projector import Projector, StepFollower
 from holdfast.engine.projection.rows import ProjectedStep, RowChanges
 from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError
@@ -43,8 +43,8 @@ _MAX_BYTES = 4 << 20
 """More steps and stored bytes than this are not kept in memory, but read from the log again."""
 
 
-class RowFollower:
-    """Writes the readable rows of steps soon after they were saved."""
+class RowFollower(StepFollower):
+    """Writes rows in a thread of its own, for the whole store."""
 
     def __init__(self, context: EngineContext, lines: LineIndex, projector: Projector) -> None:
         self._context = context
@@ -70,11 +70,9 @@ class RowFollower:
         """When it was last looked for what others left, by tenant."""
 
     def marks(self, line: Line, steps: Sequence[ProjectedStep]) -> list[Change]:
-        """Return the changes, for the batch of some steps, that say that their rows are missing."""
         return [Put(BEHIND, Row((*line, each.point.id), (each.point.time,))) for each in steps]
 
     def add(self, line: Line, steps: Sequence[ProjectedStep]) -> None:
-        """Write the rows of steps that were just saved, soon."""
         weight = sum(each.point.size - (each.parent.size if each.parent is not None else 0) for each in steps)
         with self._lock:
             self._since.setdefault(line, steps[0].point.time)

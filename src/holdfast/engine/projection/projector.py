@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from holdfast.backends.batch_eval import same_columns
-from holdfast.backends.interface import Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     AGENT_STATES,
     BEHIND,
@@ -78,9 +78,6 @@ from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef,
 from holdfast.engine.state_loader import StateLoader
 from holdfast.errors import ConfigError, CorruptError
 
-if TYPE_CHECKING:
-    from holdfast.engine.projection.follower import RowFollower
-
 _PAGE = 256
 """How many steps are read at a time."""
 
@@ -97,12 +94,22 @@ LATE_SECONDS = 60.0
 """Rows that are missing for longer than this do not just follow: nobody has used the store, or they cannot be made."""
 
 
+class StepFollower(Protocol):
+    """Writes the readable rows of steps soon after they were saved."""
+
+    def marks(self, line: Line, steps: Sequence[ProjectedStep]) -> list[Change]:
+        """Return the changes, for the batch of some steps, that say that their rows are missing."""
+
+    def add(self, line: Line, steps: Sequence[ProjectedStep]) -> None:
+        """Write the rows of steps that were just saved, soon."""
+
+
 class Projector:
     """Builds readable rows, where a store has them."""
 
     def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
         self.on: bool = bool(context.project)
-        self.follower: RowFollower | None = None
+        self.follower: StepFollower | None = None
         """Writes the rows of steps after they were saved, instead of with them."""
         self._context = context
         self._backend = context.backend

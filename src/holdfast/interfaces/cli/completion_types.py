@@ -131,4 +131,5 @@ GRANT = StoredNameType("id", lambda store, *_: [each.id for each in store.access
 GROUP = StoredNameType("group", lambda store, *_: store.access.groups())
 ROLE = StoredNameType("role", lambda store, *_: store.access.roles())
 JOB = StoredNameType("job", lambda store, *_: [job.name for job in store.jobs.list()])
+RUN = StoredNameType("run", lambda store, *_: [run.id for run in store.runs.list(limit=_MANY)])
 """Types for `click.argument` and `click.option`. The parameter of a thread is `thread`, that of a scope `scope`."""

@@ -183,7 +183,7 @@ def run(session: CliContext, name: str, graph: str | None, hooks: str | None) ->
     holdfast jobs run before-release --graph shop.agent:graph
     """
     store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
-    with session.progress(name) as progress, _stop_on_signal(session) as signals:
+    with session.progress(name) as progress, stop_on_signal(session) as signals:
         done = store_jobs.run(name, progress=progress, stop=lambda: bool(signals))
     session.report(
         (f"{safe(name)}: {_outcome(session, done)} {safe(done.summary)}".rstrip(),), done, {"name": name}, page=False
@@ -219,7 +219,7 @@ def work(session: CliContext, once: bool, graph: str | None, hooks: str | None) 
 
     with session.progress("jobs") as progress:
         runner = JobRunner(store, types, on_run=on_run, progress=progress)
-        with _stop_on_signal(session, lambda: runner.stop(wait=False)) as signals:
+        with stop_on_signal(session, lambda: runner.stop(wait=False)) as signals:
             if once:
                 runner.run_due()
             else:
@@ -231,7 +231,7 @@ def work(session: CliContext, once: bool, graph: str | None, hooks: str | None) 
 
 
 @contextlib.contextmanager
-def _stop_on_signal(session: CliContext, on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+def stop_on_signal(session: CliContext, on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Let a first Ctrl-C or TERM stop after the current step, and a second one at once. Yields the signals."""
     signals: list[int] = []
 

@@ -85,6 +85,8 @@ COMMANDS = {
         "quota": ("quota", "Show or set how much a tenant may store."),
         "encryption-keys": ("encryption_keys", "List, rotate and destroy the keys of an encrypted store."),
         "jobs": ("jobs", "List, run or pause scheduled jobs."),
+        "runs": ("runs", "List, follow, cancel, retry or answer runs of graphs and workflows."),
+        "work": ("runs", "Do runs: those that are submitted, and those that dead workers left."),
         "migrate": ("migrate", "Bring states to another version of their schema, and back."),
         "schema": ("schema", "Check, lock, show and document the schemas of a project."),
     },

@@ -112,6 +112,7 @@ _ROWS: tuple[tuple[str, tuple[_Panel, ...]], ...] = (
                 ),
             ),
             _Panel("Validation failures", "ops", ((_rate("validation_failures_total", "kind"), "{{kind}}"),)),
+            _Panel("Runs", "ops", ((_rate("runs_total", "graph, event"), "{{graph}} {{event}}"),)),
             _Panel("Jobs", "ops", ((_rate("job_runs_total", "type, outcome"), "{{type}} {{outcome}}"),)),
         ),
     ),

@@ -100,6 +100,7 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         {**_SCOPED, "as_identity()": "IdentityView", "backups()": "Backups"},
         excluded={
             "tenant": f"{_OWN}it is the host's choice.",
+            "worker": f"{_OWN}workers are processes of the host.",
         },
         omitted={"backups": "keys options"},
     ),

@@ -30,6 +30,7 @@ from holdfast.interfaces.web import (
     hook_page,
     operations_page,
     recording_page,
+    run_page,
     session_page,
     state_page,
     thread_page,
@@ -72,6 +73,7 @@ _RAIL = (
     ("/hooks", "Hooks", True),
     ("/schemas", "Schemas", True),
     ("/backups", "Backups", True),
+    ("/runs", "Runs", True),
     ("/jobs", "Jobs", True),
     ("/audit", "Audit", True),
     ("/verify", "Verify", True),
@@ -298,6 +300,11 @@ def _change_job(call: Call, name: str, change: str, form: ActionForm) -> dict[st
     raise Redirection(f"/jobs/{segment(name)}")
 
 
+def _change_run(call: Call, id: str, change: str, form: ActionForm) -> dict[str, Any]:  # noqa: ARG001
+    run_page.change_run(call, id, change)
+    raise Redirection(f"/runs/{segment(id)}")
+
+
 def _change_undelivered(call: Call, reference: str, change: str, form: ActionForm) -> dict[str, Any]:  # noqa: ARG001
     hook_page.change_undelivered(call, reference, change)
     raise Redirection("/hooks/undelivered")
@@ -337,6 +344,9 @@ PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
     ("/jobs", "jobs", operations_page.job_values),
     ("/jobs/{name}", "jobs", operations_page.job_values),
     ("/jobs/{name}/{change}", "", _change_job),
+    ("/runs", "runs", run_page.run_list_values),
+    ("/runs/{id}", "runs", run_page.run_values),
+    ("/runs/{id}/{change}", "", _change_run),
     ("/timeline", "timeline", timeline_page.timeline_values),
     ("/timeline/{id}", "event", timeline_page.event_values),
     ("/hooks", "hooks", hook_page.hook_list_values),

@@ -449,7 +449,37 @@ def _check_migrate(settings: Mapping[str, Any]) -> None:
     check_settings(settings)
 
 
+async def _submit(job: JobContextBase) -> str:
+    from holdfast.agents.runs.api import RunOperations, Runs  # most runners submit none
+
+    given = job.settings
+    # A runner that is killed submits none twice. One that is run by hand before its time is another one.
+    is_due = 0 < job.due_ns <= job.store._handle.now()
+    key = f"job {job.name} {job.due_ns}" if is_due else None
+    run = await RunOperations.submit(
+        Runs(job.store._handle),
+        given.get("thread"),
+        given.get("input"),
+        graph=given["graph"],
+        idempotency_key=key,
+        on_busy=given.get("on_busy", "queue"),
+    )
+    return f"run {run.id}"
+
+
 _ALL = (
+    declare(
+        "submit",
+        "submit a run, which a worker does",
+        _submit,
+        {
+            "graph": Setting(str, "the graph or workflow, by its name", required=True),
+            "thread": Setting(str, "the thread that it works on; without one, each run has its own"),
+            "input": Setting(dict, "the input of the graph, or the arguments of the workflow"),
+            "on_busy": Setting(str, "what happens if the thread has a run: queue, refuse or replace"),
+        },
+        reaches_out=False,
+    ),
     declare("tidy", "return space that deletions freed to the system", _tidy, reaches_out=False),
     JobType(
         "prune",

@@ -346,6 +346,11 @@ class JobExecution:
         return self.job.name
 
     @property
+    def due_ns(self) -> int:
+        """When it was due; 0 if it has no schedule."""
+        return self.job.due_ns
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """The settings."""
         return self.job.settings

@@ -31,6 +31,10 @@ class JobContextBase(Protocol):
         """The store, for its tenant."""
 
     @property
+    def due_ns(self) -> int:
+        """When it was due, which is the same when a run that was killed is repeated; 0 if it was run by hand."""
+
+    @property
     def mark(self) -> str:
         """The mark of the last run, if that did not finish."""
 

@@ -204,6 +204,14 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule("backup-age", "The last backup is too old.", "critical", _backup),
     AlertRule("drill", "The last drill failed, or is too old.", "critical", _drill),
     AlertRule("credentials", "Credentials are stored in clear.", "warning", _credentials, immediate=True),
+    AlertRule(
+        "run-failed",
+        "Runs failed.",
+        "warning",
+        _grown("run-failed", "runs failed: holdfast runs list --state failed"),
+        (("runs_total", _FAILED),),
+        immediate=True,
+    ),
     AlertRule("job-failing", "A job fails.", "warning", _jobs),
 )
 """All rules."""

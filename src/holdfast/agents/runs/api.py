@@ -1,0 +1,315 @@
+"""Operations on runs: `store.runs`."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from holdfast._fields import Hidden, Label
+from holdfast.agents.runs.record import (
+    CANCELLED,
+    ENDED,
+    FAILED,
+    NO_VALUE,
+    QUEUED,
+    WAITING,
+    Run,
+    StoredRun,
+    key_digest,
+    parse_state,
+)
+from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, read_steps, resolve_step
+from holdfast.agents.runs.table import ON_BUSY, OnBusy, RunTable
+from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
+from holdfast.engine import validation
+from holdfast.engine.branch_graph import Position
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.pages import Page
+from holdfast.engine.row_format import StepRef, check_name
+from holdfast.engine.types import to_datetime
+from holdfast.errors import InvalidError
+from holdfast.history.log_walk import LogWalk
+from holdfast.security.handle import StoreHandle, owner_handle
+from holdfast.time_parser import Duration, Time, parse_deadline, parse_seconds
+
+MAX_ATTEMPTS = 3
+"""How often a run is attempted that fails, unless it says otherwise."""
+
+_SHORTEST, _LONGEST = 0.02, 0.5
+"""The pauses between two looks for events, in seconds."""
+
+_STEPS = 256
+
+
+class RunEvent(msgspec.Struct, frozen=True):
+    """An event of a run. Its id, given as `after`, is where a stream continues."""
+
+    id: Annotated[str, Label("event")]
+    kind: str
+    """`checkpoint`, `step`, or the state that the run came to: `waiting`, `done`, `failed` or `cancelled`."""
+    time: datetime
+    name: str = ""
+    """The checkpoint, or the key of the step."""
+    detail: Hidden[str] = ""
+    """How the checkpoint was made, how the step ended, or the error of the run."""
+
+
+@declare(not_in_scripts="Workers are processes of the host.")
+class RunOperations:
+    """Operations on runs. `Runs` and `AsyncRuns` have these as methods."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = owner_handle(handle)
+        self._table: Final = RunTable(self._handle)
+
+    @operation(changes=True)
+    async def submit(
+        self,
+        thread: str | None,
+        input: Any = None,  # noqa: A002 - what it is called everywhere
+        *,
+        graph: str | Workflow[..., Any],
+        idempotency_key: str | None = None,
+        on_busy: OnBusy = "queue",
+        attempts: int = MAX_ATTEMPTS,
+        when: Time | Duration | None = None,
+    ) -> Run:
+        """Have a worker run a graph on a thread, or a workflow, by its name. Returns at once: the run is stored.
+
+        `input` is what the graph is invoked with; of a workflow the list of its arguments, or a dict of them by name.
+        Without a thread, the run has one of its own. If the thread has a run that is not over, this one waits for its
+        turn; with `on_busy="refuse"` it is a `ConflictError`, code `under-way`, and with `"replace"` others are
+        cancelled. With the `idempotency_key` of an earlier run, that is returned. A run is attempted up to `attempts`
+        times if it fails; it is begun at once, or `when` the time has come, such as `"2h"` from now.
+        """
+        if on_busy not in ON_BUSY:
+            raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
+        now = self._handle.now()
+        id = f"{now:016x}{os.urandom(4).hex()}"
+        line = self._handle.thread_line(f"run-{id}" if thread is None else thread)
+        packed = NO_VALUE if input is None else self._handle.codec.pack(input)
+        if packed and self._handle.engine.protection is not None:
+            await self._handle.engine.protection.refuse(line, packed, "input")
+        if idempotency_key is not None and not check_name(idempotency_key, "idempotency key"):
+            raise InvalidError("an idempotency key must not be empty")
+        stored = StoredRun(
+            id,
+            line.name,
+            check_name(graph.name if isinstance(graph, Workflow) else graph, "name of a graph"),
+            QUEUED,
+            now,
+            now if when is None else _nanoseconds(parse_deadline(when, to_datetime(now))),
+            packed,
+            max(validation.require_count(attempts, "attempts"), 1),
+            "" if idempotency_key is None else key_digest(idempotency_key),
+        )
+        return self._describe(await self._table.submit(stored, idempotency_key, on_busy))
+
+    @operation
+    async def get(self, id: str) -> Run:
+        """Return a run. `NotFoundError` if there is none."""
+        return self._describe(await self._table.get(id))
+
+    @operation
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        thread: str | None = None,
+        graph: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """List runs, the latest first: those in a state, of a thread, or of a graph. The id of a run is a cursor."""
+        wanted = None if state is None else parse_state(state)
+        count, before = validation.require_count(limit, "limit"), validation.cursor_text(cursor)
+        found: list[StoredRun] = []
+        while len(found) <= count:
+            places = await self._table.page(max(count + 1, _STEPS), before)
+            if not places:
+                break
+            before = places[-1][1]
+            names = [each for each in places if thread is None or each[0] == thread]
+            found += [
+                each
+                for each in await self._table.of_threads(names)
+                if each is not None and wanted in (None, each.state) and graph in (None, each.graph)
+            ]
+        return Page.cut(
+            [self._describe(each) for each in found[: count + 1]],
+            count,
+            lambda each: each.id,
+            lambda cursor: RunOperations.list(
+                self, state=state, thread=thread, graph=graph, limit=count, cursor=cursor
+            ),
+        )
+
+    @operation(not_remote="It waits: follow the run, or get it again.")
+    async def wait(self, id: str, *, timeout: Duration | None = None) -> Run:
+        """Return a run when it is over, or waits for an answer; as it is, when the `timeout` is over."""
+        left = math.inf if timeout is None else parse_seconds(timeout, "timeout")
+        pause = _SHORTEST
+        while True:
+            stored = await self._table.get(id)
+            if stored.state == WAITING or stored.state in ENDED or left <= 0:
+                return self._describe(stored)
+            await Pause(min(pause, left))
+            left, pause = left - pause, min(2 * pause, _LONGEST)
+
+    @operation(changes=True)
+    async def cancel(self, id: str) -> Run:
+        """Cancel a run. Whoever has it stores nothing more from now on; a step that it is in may still have its
+        effects. One that is over stays as it is."""
+        return self._describe(await self._table.cancel(id))
+
+    @operation(changes=True)
+    async def retry(self, id: str) -> Run:
+        """Have a run that failed or was cancelled done again, from where it stopped."""
+        return self._describe(
+            await self._table.requeue(id, (FAILED, CANCELLED), "Only one that failed or was cancelled is retried")
+        )
+
+    @operation(changes=True)
+    async def answer(self, id: str, value: Any = None) -> Run:
+        """Answer the question at which the graph of a run waits: a worker continues it with this value."""
+        packed = self._handle.codec.pack(value)
+        stored = await self._table.get(id)
+        if self._handle.engine.protection is not None:
+            await self._handle.engine.protection.refuse(stored.line(self._handle.tenant), packed, "answer")
+        hint = "See what it waits for: store.thread(name).status()"
+        return self._describe(await self._table.requeue(id, (WAITING,), hint, answer=packed, base=None))
+
+    @operation
+    async def steps(self, id: str) -> Sequence[RunStep]:
+        """Return the recorded steps of a run, in their order."""
+        return await list_steps(self._table, id)
+
+    @operation(changes=True)
+    async def resolve(self, id: str, step: str, *, result: Any = MISSING, retry: bool = False) -> None:
+        """Record the `result` of a step whose outcome is unknown, or that failed; or that it is to be run again. Then
+        `retry` the run."""
+        if (result is not MISSING) + bool(retry) != 1:
+            raise InvalidError("pass exactly one of result and retry to resolve a step", where=f"step {step!r}"[:200])
+        await resolve_step(self._table, id, step, None if retry else self._handle.codec.pack(result))
+
+    @operation(changes=True)
+    async def delete(self, id: str) -> bool:
+        """Delete the record of a run that is over, with its steps; the thread stays. Returns False if there is none."""
+        return await self._table.delete(id)
+
+    @operation
+    async def events(self, id: str, after: str = "") -> Sequence[RunEvent]:
+        """Return the events of a run since one with an id, as they are stored: a checkpoint of its thread or a step,
+        and what it came to. None is missing or comes twice, whichever process asks."""
+        return (await self._events(id, after))[0]
+
+    def follow(self, id: str, after: str = "", *, timeout: Duration | None = None) -> RunStream:
+        """Iterate over the events of a run as they come, until it is over: `for event in store.runs.follow(id)`, or
+        `async for` on an async store. A stream that was cut is continued `after` the id of the last event, in any
+        process. With a `timeout`, it ends after so much time without an event."""
+        return RunStream(self, id, after, None if timeout is None else parse_seconds(timeout, "timeout"))
+
+    def _describe(self, stored: StoredRun) -> Run:
+        return stored.describe(self._handle.codec)
+
+    async def _events(self, id: str, after: str) -> tuple[builtins.list[RunEvent], bool]:
+        """Return the events after one, and whether they were the last."""
+        stored = await self._table.get(id)
+        done, _, version = after.rpartition(".") if after else ("", "", "0")
+        if not version.isdigit():
+            raise InvalidError("this is not the id of an event", where=repr(after)[:80])
+        line = stored.line(self._handle.tenant)
+        found: builtins.list[RunEvent] = []
+        steps = await read_steps(self._table, line, id)
+        if steps or stored.result:  # a workflow
+            names = [each for each in steps if steps[each].state != "running"]
+            new = names[int(done) :] if done.isdigit() else names
+            offset = len(names) - len(new)
+            found = [
+                RunEvent(f"{offset + n}.{version}", "step", to_datetime(steps[name].started), name, steps[name].state)
+                for n, name in enumerate(new, 1)
+            ]
+            done = str(len(names))
+        else:
+            for point in await self._checkpoints(stored, done):
+                done = point.id
+                found.append(RunEvent(f"{done}.{version}", "checkpoint", to_datetime(point.time), point.id, point.kind))
+        again = await self._table.get(id)
+        if again.version != stored.version:
+            return found, False  # it went on meanwhile: what it came to is for the next look
+        if (stored.state == WAITING or stored.state in ENDED) and stored.version > int(version):
+            moment = to_datetime(stored.ended or self._handle.now())
+            found.append(RunEvent(f"{done}.{stored.version}", stored.state, moment, "", stored.error))
+        return found, stored.state in ENDED
+
+    async def _checkpoints(self, stored: StoredRun, after: str) -> builtins.list[StepRef]:
+        """Return the checkpoints of a run's thread since one, the first one first."""
+        engine, line = self._handle.engine, stored.line(self._handle.tenant)
+        start = after or stored.first
+        head = await engine.lines.latest_step(line)
+        if head is None or start is None:
+            return []
+        walk = LogWalk(engine, line, await engine.lines.branches(line), first_parents=True)
+        await walk.start([Position(head.branch, head.seq)])
+        found: builtins.list[StepRef] = []
+        while page := await walk.page(_STEPS):
+            for visited in page:
+                if visited.point.id == start or (start and visited.point.id <= start):
+                    return found[::-1]
+                if not stored.head or visited.point.id <= stored.head:  # later ones are of another run
+                    found.append(visited.point)
+        return found[::-1]
+
+
+class RunStream:
+    """The events of a run as they come: `for`, or `async for` on an async store. It ends when the run is over."""
+
+    def __init__(self, runs: RunOperations, id: str, after: str, timeout: float | None) -> None:
+        self._runs = runs
+        self._id = id
+        self.last = after
+        """The id of the last event that was returned: where another stream continues."""
+        self._timeout = timeout
+
+    async def _next(self, pause: float) -> tuple[list[RunEvent], bool]:
+        if pause:
+            await Pause(pause)
+        return await self._runs._events(self._id, self.last)
+
+    def __iter__(self) -> Iterator[RunEvent]:
+        pause, waited, is_over = 0.0, 0.0, False
+        while not is_over and not (self._timeout is not None and waited > self._timeout):
+            events, is_over = run(self._next(pause))
+            for event in events:
+                self.last = event.id
+                yield event
+            pause = 0.0 if events else min(max(2 * pause, _SHORTEST), _LONGEST)
+            waited = 0.0 if events else waited + pause
+
+    async def __aiter__(self) -> AsyncIterator[RunEvent]:
+        pause, waited, is_over = 0.0, 0.0, False
+        while not is_over and not (self._timeout is not None and waited > self._timeout):
+            events, is_over = await arun(self._next(pause))
+            for event in events:
+                self.last = event.id
+                yield event
+            pause = 0.0 if events else min(max(2 * pause, _SHORTEST), _LONGEST)
+            waited = 0.0 if events else waited + pause
+
+
+def _nanoseconds(moment: datetime) -> int:
+    return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
+
+
+class Runs(SyncApi, RunOperations):
+    """The runs of a store: `store.runs`."""
+
+
+class AsyncRuns(AsyncApi, RunOperations):
+    """The runs of an `AsyncStore`: operations are awaited."""

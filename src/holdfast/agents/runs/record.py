@@ -1,0 +1,289 @@
+"""Runs as they are stored, and as people see them.
+
+The record of a run is a row of its thread, among the leases: it is deleted, erased and encrypted with the thread, and
+like all work in progress it is in no copy and no backup. Rows among the jobs of the store lead to it, as to timers: one
+under the time at which the run is due, or one while a worker has it; and one for lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast._fields import Hidden, Label
+from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.tables import JOBS, REFS, Key
+from holdfast.codec import Codec, msgpack
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.row_format import LEASE, Line
+from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, DUE, RECORD, run_place
+from holdfast.engine.types import to_datetime
+from holdfast.errors import CorruptError, InvalidError
+
+RunState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
+"""The states of a run: it waits for a worker, or for its turn; a worker has it; it waits for an answer; it is over."""
+
+QUEUED: RunState = "queued"
+RUNNING: RunState = "running"
+WAITING: RunState = "waiting"
+DONE: RunState = "done"
+FAILED: RunState = "failed"
+CANCELLED: RunState = "cancelled"
+
+STATES: tuple[RunState, ...] = get_args(RunState)
+ENDED: tuple[RunState, ...] = (DONE, FAILED, CANCELLED)
+"""The states of a run that is over."""
+
+NO_VALUE = b""
+"""Stands for a value that was not given: no packed value is empty."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run: work on a thread that was submitted.
+
+    The state is `queued`, `running`, `waiting` for an answer, `done`, `failed` or `cancelled`. How often a worker began
+    it are the `attempts`, and those that ended with an error in a row are the `failures`.
+    """
+
+    id: Annotated[str, Label("run")]
+    thread: str
+    graph: str
+    """What does it: the name of a graph, a workflow or an agent, as workers know it."""
+    state: RunState
+    attempts: int = 0
+    failures: Hidden[int] = 0
+    worker: Hidden[str] = ""
+    """The machine and the process that began it last."""
+    code: Hidden[str] = ""
+    """The version of the code of that worker, if it was given one."""
+    created: datetime
+    started: Hidden[datetime | None] = None
+    """When it was first begun."""
+    ended: datetime | None = None
+    due: Hidden[datetime | None] = None
+    """From when on a worker may begin it, of one that is queued."""
+    error: str = ""
+    error_code: Hidden[str] = ""
+    input: Hidden[Any] = None
+    result: Hidden[Any] = None
+    """What a workflow returned. The result of a graph is the state of its thread."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is done, failed or cancelled."""
+        return self.state in ENDED
+
+
+class StoredRun(msgspec.Struct, frozen=True, array_like=True):
+    """A run as it is stored. Times are nanoseconds since 1970; 0 stands for none."""
+
+    id: str
+    thread: str
+    graph: str
+    state: RunState
+    created: int
+    due: int
+    input: bytes
+    max_attempts: int
+    key: str = ""
+    """The digest of its idempotency key."""
+    version: int = 0
+    """How often it was changed."""
+    attempts: int = 0
+    failures: int = 0
+    deaths: int = 0
+    """How many of its workers died."""
+    worker: str = ""
+    code: str = ""
+    started: int = 0
+    ended: int = 0
+    error: str = ""
+    error_code: str = ""
+    result: bytes = NO_VALUE
+    answer: bytes = NO_VALUE
+    """The answer to the question of its graph."""
+    first: str | None = None
+    """The checkpoint that its thread had when it was first begun; empty for none."""
+    base: str | None = None
+    """The checkpoint that its thread had when the input or the answer was first given to the graph."""
+    head: str = ""
+    """The last checkpoint of the thread when the run ended."""
+
+    @classmethod
+    def of(cls, row: Row) -> StoredRun:
+        """Return the run in a row. `CorruptError` if there is none."""
+        try:
+            return msgspec.convert(msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content), cls)
+        except msgspec.MsgspecError as error:
+            raise CorruptError(f"a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
+
+    def line(self, tenant: str) -> Line:
+        """Return the line of its thread."""
+        return Line(tenant, self.thread)
+
+    def row(self, tenant: str) -> Row:
+        """Return the row of its record."""
+        body = wrap(msgspec.msgpack.encode(self), codec=BodyKind.RAW)
+        return Row((*record_key(self.line(tenant), self.id),), self._columns, body)
+
+    @property
+    def _columns(self) -> tuple[str, int]:
+        return (f"{self.state} {self.version} {self.key}", self.due or self.created)
+
+    def changed(self, **fields: Any) -> StoredRun:
+        """Return it with other fields."""
+        return replace(self, version=self.version + 1, **fields)
+
+    def unchanged(self, tenant: str) -> Change:
+        """Return the condition that it was not changed."""
+        return Expect(REFS, record_key(self.line(tenant), self.id), self._columns)
+
+    def list_row(self, tenant: str) -> Row:
+        """Return the row by which lists find it."""
+        columns = (RECORD, self.graph, self.state, self.created, self.version)
+        return Row(run_place(tenant, BY_TIME, self.id), columns, wrap(self.thread.encode(), codec=BodyKind.RAW))
+
+    def place_row(self, tenant: str, token: str = "") -> Row:
+        """Return the row by which workers find it: one that is due, or that one has, with the token of its claim."""
+        columns = (RECORD, self.graph, self.state, self.due, self.version)
+        content = msgspec.msgpack.encode([self.thread, token])
+        return Row(self._place(tenant), columns, wrap(content, codec=BodyKind.RAW))
+
+    def _place(self, tenant: str) -> Key:
+        if self.state == RUNNING:
+            return run_place(tenant, BUSY, self.id)
+        return run_place(tenant, DUE, f"{self.due:020d}/{self.id}")
+
+    def key_row(self, tenant: str) -> Row:
+        """Return the row by which it is found by its idempotency key."""
+        content = msgspec.msgpack.encode([self.thread, self.id])
+        columns = (RECORD, "", "", self.created, 1)
+        return Row(run_place(tenant, BY_KEY, self.key), columns, wrap(content, codec=BodyKind.RAW))
+
+    def changes_to(self, new: StoredRun, tenant: str, *, is_next: bool, token: str = "") -> list[Change]:
+        """Return the changes that replace it by another version, unless it was changed meanwhile. `is_next` says
+        whether workers are to find it if it is queued: it is the first of its thread."""
+        changes: list[Change] = [self.unchanged(tenant)]
+        was_placed, is_placed = self.state in _PLACED, new.state == RUNNING or (new.state == QUEUED and is_next)
+        if was_placed and not (is_placed and self._place(tenant) == new._place(tenant)):
+            changes.append(Delete(JOBS, self._place(tenant)))
+        changes += [Put(REFS, new.row(tenant)), Put(JOBS, new.list_row(tenant))]
+        if is_placed:
+            changes.append(Put(JOBS, new.place_row(tenant, token)))
+        return changes
+
+    def describe(self, codec: Codec) -> Run:
+        """Return the public description."""
+        return Run(
+            id=self.id,
+            thread=self.thread,
+            graph=self.graph,
+            state=self.state,
+            attempts=self.attempts,
+            failures=self.failures,
+            worker=self.worker,
+            code=self.code,
+            created=to_datetime(self.created),
+            started=_time(self.started),
+            ended=_time(self.ended),
+            due=_time(self.due) if self.state == QUEUED else None,
+            error=self.error,
+            error_code=self.error_code,
+            input=codec.unpack(self.input) if self.input else None,
+            result=codec.unpack(self.result) if self.result else None,
+        )
+
+
+_PLACED = (QUEUED, RUNNING)
+_MAX_BODY = 1 << 30
+
+
+def _time(moment: int) -> datetime | None:
+    return to_datetime(moment) if moment else None
+
+
+def record_key(line: Line, id: str) -> Key:
+    """Return the key of the record of a run."""
+    return (*line, LEASE, RECORD, id)
+
+
+def key_digest(key: str) -> str:
+    """Return the digest of an idempotency key: the name of its row."""
+    return blake2b(key.encode(), digest_size=16).hexdigest()
+
+
+class FoundRun(msgspec.Struct, frozen=True):
+    """A run that workers may begin, or that one has: what its row among the jobs says."""
+
+    id: str
+    thread: str
+    graph: str
+    due: int
+    token: str
+    """The token of the claim of the worker that has it."""
+
+    def key(self, tenant: str) -> Key:
+        """Return the key of the row."""
+        return run_place(tenant, BUSY, self.id) if self.token else run_place(tenant, DUE, f"{self.due:020d}/{self.id}")
+
+    @classmethod
+    def of(cls, row: Row) -> FoundRun:
+        """Return what a row says."""
+        _, graph, _, due, _ = row.columns
+        thread, token = decode_place(row)
+        return cls(str(row.key[2]).rpartition("/")[2], thread, str(graph), int(due), token)
+
+
+def decode_place(row: Row) -> tuple[str, str]:
+    """Return the two texts in a row that leads to a run."""
+    try:
+        first, second = msgspec.convert(msgpack.parse(unwrap(row.body).content), tuple[str, str])
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
+    return first, second
+
+
+def place_scan(tenant: str, kind: str, limit: int | None, until: int | None = None) -> Scan:
+    """Return the query for the rows of runs that are due, the longest first, or that workers have."""
+    prefix = str(run_place("", kind, "")[2])
+    stop = prefix[:-1] + "0" if until is None else f"{prefix}{until + 1:020d}"
+    return Scan(JOBS, (tenant, ""), (prefix,), (stop,), limit=limit)
+
+
+# The runs of a thread ---------------------------------------------------------------------------------------------
+
+
+class ThreadQueue:
+    """The runs of a thread that are not over, in their order: one row of the thread. The first has its turn."""
+
+    def __init__(self, line: Line, row: Row | None) -> None:
+        self._line = line
+        self._row = row
+        self.ids: Sequence[str] = () if row is None else str(row.columns[0]).split()
+
+    @staticmethod
+    def key(line: Line) -> Key:
+        """Return the key of the row."""
+        return (*line, LEASE, "runs", "")
+
+    def replaced_by(self, ids: Iterable[str]) -> list[Change]:
+        """Return the changes that replace it, unless it was changed meanwhile."""
+        key, text = self.key(self._line), " ".join(ids)
+        if self._row is not None and self._row.columns[0] == text:
+            return [Expect(REFS, key, self._row.columns)]
+        count = 1 if self._row is None else int(self._row.columns[1]) + 1
+        expected = Expect(REFS, key, None if self._row is None else self._row.columns)
+        return [expected, Put(REFS, Row(key, (text, count))) if text else Delete(REFS, key)]
+
+
+def parse_state(state: object) -> RunState:
+    """Return the state that a caller names. `InvalidError` if there is no such state."""
+    for each in STATES:
+        if each == state:
+            return each
+    raise InvalidError(f"a run is {', '.join(STATES[:-1])} or {STATES[-1]}, not {ascii(state)[:80]}")

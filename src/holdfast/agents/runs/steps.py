@@ -1,0 +1,409 @@
+"""Workflows and steps: plain functions whose results are recorded, so that a run that is taken up goes on from there.
+
+::
+
+    @holdfast.step
+    def charge(order: str) -> str: ...
+
+    @holdfast.workflow
+    def sell(order: str) -> str:
+        receipt = charge(order)
+        ...
+
+The result of a step is recorded under its number in the run and its name; where the order of steps may differ, as in
+nodes of a graph that run at the same time, it is given a key. The run has the claim of its thread, so a step needs no
+lease: its row is put before the function is called, and replaced by one with the outcome, both on the run's condition.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from functools import update_wrapper, wraps
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
+
+import msgspec
+
+from holdfast._fields import Hidden, Label
+from holdfast.agents.runs.record import NO_VALUE
+from holdfast.agents.runs.table import HeldRun, RunTable, steps_prefix
+from holdfast.agents.steps.once import Retry
+from holdfast.agents.storage.record import error_text
+from holdfast.backends.interface import Delete, Expect, Put, Row, Scan
+from holdfast.backends.runtime.drivers import Pause, arun, run
+from holdfast.backends.tables import REFS
+from holdfast.codec import msgpack
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    HandlerError,
+    InvalidError,
+    OutcomeUnknownError,
+    UnsupportedError,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OnUnknown: TypeAlias = Literal["raise", "retry"]
+"""The policy for a step whose worker died in it: the run fails and the step is resolved by hand, or it is run again."""
+
+StepState: TypeAlias = Literal["running", "done", "failed"]
+
+_MAX_KEY = 200
+
+
+class StoredStep(msgspec.Struct, frozen=True, array_like=True):
+    """A step as it is stored."""
+
+    key: str
+    name: str
+    digest: bytes
+    state: StepState
+    attempts: int
+    started: int
+    outcome: bytes = NO_VALUE
+    error: str = ""
+
+
+class RunStep(msgspec.Struct, frozen=True):
+    """A step of a run: `running`, `done` or `failed`. If its worker died while it ran, what it did is unknown."""
+
+    key: Annotated[str, Label("step")]
+    name: str
+    state: StepState
+    attempts: int
+    started: datetime
+    ended: datetime | None = None
+    error: str = ""
+    result: Hidden[Any] = None
+
+
+class HandOver(BaseException):
+    """The run is to be handed over before its next step. Not an `Exception`, so that no error handling catches it."""
+
+
+class RunSteps:
+    """The steps of a run that this process has."""
+
+    def __init__(self, table: RunTable, held: HeldRun) -> None:
+        self._table = table
+        self._codec = table.handle.codec
+        self.held: Final = held
+        self._known: dict[str, StoredStep] | None = None
+        self._numbers: dict[int, str] = {}
+        self._count = 0
+
+    def next_key(self, name: str) -> str:
+        """Return the key of a step without one: its number in the run, and its name."""
+        self._count += 1
+        return f"{self._count:06d} {name}"[:_MAX_KEY]
+
+    async def begin(
+        self, key: str, name: str, digest: bytes, on_unknown: OnUnknown
+    ) -> tuple[StoredStep | None, StoredStep]:
+        """Return what is recorded of a step that has ended, or None; and the attempt that is begun otherwise."""
+        if self._known is None:
+            self._known = await read_steps(self._table, self.held.line, self.held.stored.id)
+            self._numbers = {int(each[:6]): each for each in self._known if each[:6].isdigit() and each[6:7] == " "}
+        known = self._known.get(key)
+        if known is None and key[:6].isdigit() and (other := self._numbers.get(int(key[:6]))) not in (None, key):
+            raise ConflictError(
+                f"the run recorded the step {other!r} here: its code was changed",
+                where=self._where(key),
+                hint="Run the code that began it; or give steps that move a key, as in @step(key=…)",
+                code="step-order",
+            )
+        if known is not None and known.digest != digest:
+            raise ConflictError(
+                "the step was begun with other arguments",
+                where=self._where(key),
+                hint="A workflow must do the same when it is repeated: what it reads outside of steps may have changed",
+                code="step-arguments",
+            )
+        if known is not None and known.state != "running":
+            return known, known
+        if self.held.claim.is_lost:
+            raise self.held.claim.lost()
+        if self.held.must_stop():
+            raise HandOver
+        if known is not None and on_unknown == "raise":
+            raise OutcomeUnknownError(
+                "the worker died in the step, and what it did is unknown",
+                where=self._where(key),
+                hint="Find out, and record it: store.runs.resolve(run, step, result=…), or retry=True",
+                code="step-outcome-unknown",
+            )
+        begun = StoredStep(key, name, digest, "running", 0 if known is None else known.attempts, 0)
+        return None, await self.begin_again(begun)
+
+    async def begin_again(self, step: StoredStep) -> StoredStep:
+        """Return the next attempt at a step, which is known to have ended without a result, or to be repeated."""
+        now = self._table.context.clock()
+        begun = msgspec.structs.replace(step, attempts=step.attempts + 1, started=step.started or now)
+        await self._put(begun)
+        return begun
+
+    async def end(self, begun: StoredStep, result: Any = None, error: Exception | None = None) -> None:
+        """Record the outcome of an attempt."""
+        if error is None:
+            ended = msgspec.structs.replace(begun, state="done", outcome=self._codec.pack(result))
+        else:
+            try:
+                packed = self._codec.pack(error)
+            except (InvalidError, UnsupportedError):  # its text is recorded
+                packed = NO_VALUE
+            ended = msgspec.structs.replace(begun, state="failed", error=error_text(error), outcome=packed)
+        await self._put(ended)
+
+    async def _put(self, step: StoredStep) -> None:
+        claim = self.held.claim
+        line, id = self.held.line, self.held.stored.id
+        row = step_row(line, id, step, self._table.context.clock())
+        if await self._table.context.apply([claim.condition(), Put(REFS, row)]) is not None:
+            raise claim.lost()
+        if self._known is not None:
+            self._known[step.key] = step
+
+    def outcome(self, step: StoredStep) -> Any:
+        """Return the recorded result of a step, or raise its recorded error."""
+        if step.state == "failed":
+            error = self._codec.unpack(step.outcome) if step.outcome else None
+            if isinstance(error, Exception):
+                raise error
+            raise HandlerError(f"the step failed: {step.error}", where=self._where(step.key), code="step-failed")
+        return self._codec.unpack(step.outcome)
+
+    def digest(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the digest of the arguments of a step."""
+        packed = self._codec.pack([list(args), dict(sorted(kwargs.items()))])
+        return blake2b(packed, digest_size=16).digest()
+
+    def _where(self, key: str) -> str:
+        return f"step {key!r} of run {self.held.stored.id}"
+
+
+def step_row(line: Line, id: str, step: StoredStep, now: int) -> Row:
+    """Return the row of a step."""
+    name = blake2b(step.key.encode(), digest_size=12).hexdigest()
+    body = wrap(msgspec.msgpack.encode(step), codec=BodyKind.RAW)
+    return Row((*steps_prefix(line, id), name), (f"{step.state} {step.attempts}", now), body)
+
+
+async def step_rows(table: RunTable, line: Line, id: str) -> list[tuple[StoredStep, Row]]:
+    """Return the steps of a run, in the order in which they were begun."""
+    (rows,) = await table.context.backend.read([Scan(REFS, steps_prefix(line, id))])
+    try:
+        found = [(msgspec.convert(msgpack.parse(unwrap(row.body).content), StoredStep), row) for row in rows]
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"a step of a run cannot be decoded: {error}", where=f"run {id}") from error
+    return sorted(found, key=lambda each: (each[0].started, each[0].key))
+
+
+async def read_steps(table: RunTable, line: Line, id: str) -> dict[str, StoredStep]:
+    """Return the steps of a run by their keys."""
+    return {step.key: step for step, _ in await step_rows(table, line, id)}
+
+
+async def list_steps(table: RunTable, id: str) -> list[RunStep]:
+    """Return the steps of a run, for people."""
+    stored = await table.get(id)
+    codec = table.handle.codec
+    return [
+        RunStep(
+            step.key,
+            step.name,
+            step.state,
+            step.attempts,
+            to_datetime(step.started),
+            None if step.state == "running" else to_datetime(int(row.columns[1])),
+            step.error,
+            codec.unpack(step.outcome) if step.outcome and step.state == "done" else None,
+        )
+        for step, row in await step_rows(table, stored.line(table.tenant), id)
+    ]
+
+
+async def resolve_step(table: RunTable, id: str, key: str, packed: bytes | None) -> None:
+    """Record the result of a step whose outcome is unknown, or that failed; without one, it is run again."""
+    stored = await table.get(id)
+    line = stored.line(table.tenant)
+    found = {step.key: (step, row) for step, row in await step_rows(table, line, id)}
+    if key not in found or found[key][0].state == "done" or stored.state == "running":
+        raise ConflictError(
+            "the step is done, unknown, or being run",
+            where=f"step {key!r} of run {id}",
+            hint="See store.runs.steps(run)",
+            code="run-state",
+        )
+    step, row = found[key]
+    changes = [Expect(REFS, row.key, row.columns), stored.unchanged(table.tenant)]
+    if packed is None:
+        outcome = [*changes, Delete(REFS, row.key)]
+    else:
+        done = msgspec.structs.replace(step, state="done", outcome=packed, error="")
+        outcome = [*changes, Put(REFS, step_row(line, id, done, table.context.clock()))]
+    if await table.context.backend.apply(outcome) is not None:
+        raise ConflictError("others changed the run at the same time", where=f"run {id}", hint="Look again")
+
+
+# Functions --------------------------------------------------------------------------------------------------------
+
+current_steps: ContextVar[RunSteps | None] = ContextVar("holdfast_run", default=None)
+"""The steps of the run in which code is executed."""
+
+
+class StepFunction:
+    """The options of a function under `step`, and how it is called in a run."""
+
+    def __init__(
+        self, function: Callable[..., Any], key: str | Callable[..., str] | None, retry: int | Retry, unknown: OnUnknown
+    ) -> None:
+        self.function = function
+        self.name = function.__name__
+        self._key = key
+        self._retry = Retry(retry) if isinstance(retry, int) else retry
+        self._unknown = unknown
+
+    def _start(self, steps: RunSteps, args: Any, kwargs: Any) -> tuple[str, bytes]:
+        if self._key is None:
+            key = steps.next_key(self.name)
+        else:
+            key = self._key(*args, **kwargs) if callable(self._key) else self._key
+            given: object = key
+            if not isinstance(given, str) or not 0 < len(given) <= _MAX_KEY:
+                raise InvalidError("the key of a step must be a string", where=repr(key)[:80])
+            key = f"{self.name}/{key}"[:_MAX_KEY]
+        return key, steps.digest(args, kwargs)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function once in this run; outside of a run, or in another step, just call it."""
+        steps = current_steps.get()
+        if steps is None:
+            return self.function(*args, **kwargs)
+        key, digest = self._start(steps, args, kwargs)
+        recorded, begun = run(steps.begin(key, self.name, digest, self._unknown))
+        if recorded is not None:
+            return steps.outcome(recorded)
+        while True:
+            token = current_steps.set(None)
+            try:
+                result = self.function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - recorded, and raised unless it is tried again
+                failure = error
+            else:
+                run(steps.end(begun, result))
+                return result
+            finally:
+                current_steps.reset(token)
+            begun = run(self._again(steps, begun, failure))
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the coroutine function likewise."""
+        steps = current_steps.get()
+        if steps is None:
+            return await self.function(*args, **kwargs)
+        key, digest = self._start(steps, args, kwargs)
+        recorded, begun = await arun(steps.begin(key, self.name, digest, self._unknown))
+        if recorded is not None:
+            return steps.outcome(recorded)
+        while True:
+            token = current_steps.set(None)
+            try:
+                result = await self.function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - recorded, and raised unless it is tried again
+                failure = error
+            else:
+                await arun(steps.end(begun, result))
+                return result
+            finally:
+                current_steps.reset(token)
+            begun = await arun(self._again(steps, begun, failure))
+
+    async def _again(self, steps: RunSteps, begun: StoredStep, error: Exception) -> StoredStep:
+        """Begin the next attempt after a pause. If there is none, record the error and raise it."""
+        if isinstance(error, OutcomeUnknownError):
+            raise error  # the function itself does not know: the step stays as one whose outcome is unknown
+        if begun.attempts > self._retry.count:
+            await steps.end(begun, error=error)
+            raise error
+        await Pause(self._retry.pause_after(begun.attempts))
+        return await steps.begin_again(begun)
+
+
+@overload
+def step(function: Callable[P, T], /) -> Callable[P, T]: ...
+@overload
+def step(
+    *, key: str | Callable[..., str] | None = None, retry: int | Retry = 0, on_unknown: OnUnknown = "raise"
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+def step(
+    function: Any = None,
+    /,
+    *,
+    key: str | Callable[..., str] | None = None,
+    retry: int | Retry = 0,
+    on_unknown: OnUnknown = "raise",
+) -> Any:
+    """Decorate a function whose result is recorded in the run that calls it: when the run is taken up by another
+    process, the result is returned, and the function is not called again.
+
+    Its error is recorded, too, after `retry` further attempts. Steps are told apart by their order, which must be the
+    same each time; those whose order may differ, such as in nodes of a graph, get a `key`, or a function of their
+    arguments that returns one. If the worker died in the step, what it did is unknown: the run fails, and
+    `store.runs.resolve` says what became of it; with `on_unknown="retry"` the step is run again. Outside of a run, the
+    function is just called.
+    """
+
+    def decorate(decorated: Any) -> Any:
+        found = StepFunction(decorated, key, retry, on_unknown)
+        if inspect.iscoroutinefunction(decorated):
+
+            @wraps(decorated)
+            async def acall(*args: Any, **kwargs: Any) -> Any:
+                return await found.acall(*args, **kwargs)
+
+            return acall
+
+        @wraps(decorated)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return found.call(*args, **kwargs)
+
+        return call
+
+    return decorate if function is None else decorate(function)
+
+
+class Workflow(Generic[P, T]):
+    """A function that workers run: `store.runs.submit_workflow`, or `submit` of this. Called, it just runs here."""
+
+    def __init__(self, function: Callable[P, T], name: str) -> None:
+        self.function = function
+        self.name = name
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.function(*args, **kwargs)
+
+
+@overload
+def workflow(function: Callable[P, T], /) -> Workflow[P, T]: ...
+@overload
+def workflow(*, name: str) -> Callable[[Callable[P, T]], Workflow[P, T]]: ...
+def workflow(function: Any = None, /, *, name: str = "") -> Any:
+    """Decorate a function that workers run to its end, whoever of them dies: `store.runs.submit(sell, ["order-42"])`.
+
+    It must do the same when it is run again; what may differ, and what has effects outside, is in functions under
+    `step`, whose results are recorded.
+    """
+
+    def decorate(decorated: Callable[P, T]) -> Workflow[P, T]:
+        return Workflow(decorated, name or decorated.__name__)
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,344 @@
+"""The stored runs of a tenant, and how they change: each change is one batch with all rows that tell of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from holdfast.agents.runs.record import (
+    CANCELLED,
+    ENDED,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    FoundRun,
+    RunState,
+    StoredRun,
+    ThreadQueue,
+    decode_place,
+    key_digest,
+    place_scan,
+    record_key,
+)
+from holdfast.agents.runs.wake import ring
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Row, Scan
+from holdfast.backends.tables import JOBS, LINES, REFS, Key
+from holdfast.codec.envelope import unwrap
+from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims
+from holdfast.engine.optimistic import Attempts
+from holdfast.engine.row_format import LEASE, Line, info_row
+from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, DUE, run_place
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, QuotaError
+from holdfast.security.handle import StoreHandle
+
+OnBusy: TypeAlias = Literal["queue", "refuse", "replace"]
+"""The reaction to a run of the same thread that is not over: wait for its end, raise `ConflictError`, or cancel it."""
+
+_log = logging.getLogger("holdfast.runs")
+
+ON_BUSY: tuple[OnBusy, ...] = ("queue", "refuse", "replace")
+
+MAX_WAITING = 1000
+"""How many runs of a thread may wait."""
+
+MAX_DEATHS = 20
+"""After how many workers that died a run is given up: it may be what kills them."""
+
+_PAGE = 200
+
+
+class HeldRun:
+    """A run that this process has the claim of."""
+
+    def __init__(self, stored: StoredRun, claim: Claim) -> None:
+        self.stored = stored
+        self.claim = claim
+        self.must_stop: Callable[[], bool] = bool
+        """Returns whether the run is to be handed over before its next step."""
+
+    @property
+    def line(self) -> Line:
+        """The line of its thread."""
+        return self.claim.line
+
+
+class RunTable:
+    """The runs of a tenant."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self.handle = handle
+        self.context = handle.engine.context
+        self.tenant = handle.tenant
+
+    # Finding ----------------------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> StoredRun:
+        """Return a run. `NotFoundError` if there is none."""
+        found = await self.find(id)
+        if found is None:
+            raise NotFoundError(f"there is no run {str(id)[:80]!r}", hint="See which there are: store.runs.list()")
+        return found
+
+    async def find(self, id: str) -> StoredRun | None:
+        """Return a run, or None."""
+        given: object = id
+        if not isinstance(given, str) or not given.isalnum() or not given.isascii():
+            raise InvalidError("the id of a run is the text that submit returned", where=repr(id)[:80])
+        (rows,) = await self.context.backend.read([Get(JOBS, [run_place(self.tenant, BY_TIME, id)])])
+        return (await self.of_threads([(_thread_of(rows[0]), id)]))[0] if rows else None
+
+    async def of_threads(self, wanted: Sequence[tuple[str, str]]) -> list[StoredRun | None]:
+        """Return runs by their threads and ids; None for those that are gone."""
+        keys = [record_key(Line(self.tenant, thread), id) for thread, id in wanted]
+        (rows,) = await self.context.backend.read([Get(REFS, keys)])
+        found = {row.key: StoredRun.of(row) for row in rows}
+        return [found.get(key) for key in keys]
+
+    async def page(self, limit: int, before: str) -> list[tuple[str, str]]:
+        """Return the threads and ids of runs, the latest first, before one with an id."""
+        prefix = str(run_place("", BY_TIME, "")[2])
+        stop = prefix + before if before else prefix[:-1] + "0"
+        scan = Scan(JOBS, (self.tenant, ""), (prefix,), (stop,), reverse=True, limit=limit)
+        (rows,) = await self.context.backend.read([scan])
+        return [(_thread_of(row), str(row.key[2])[len(prefix) :]) for row in rows]
+
+    async def by_key(self, key: str) -> StoredRun | None:
+        """Return the run with an idempotency key, or None."""
+        (rows,) = await self.context.backend.read([Get(JOBS, [run_place(self.tenant, BY_KEY, key_digest(key))])])
+        return (await self.of_threads([decode_place(rows[0])]))[0] if rows else None
+
+    async def look(self, limit: int, taken: int = _PAGE) -> tuple[list[FoundRun], list[FoundRun]]:
+        """Return the runs that are to be begun, also those that are due later, in the order of their times; and those
+        that workers have."""
+        due, busy = await self.context.stored.read(
+            [place_scan(self.tenant, DUE, limit), place_scan(self.tenant, BUSY, taken)]
+        )
+        return self._readable(due), self._readable(busy)
+
+    def _readable(self, rows: Sequence[Row]) -> list[FoundRun]:
+        """Return the runs in rows: a damaged one does not stop the others."""
+        found = []
+        for row in rows:
+            try:
+                found.append(FoundRun.of(self.context.rows.decode(JOBS, row)))
+            except HoldfastError as error:
+                _log.warning("a run is skipped: %s", error)
+        return found
+
+    async def claims(self, runs: Sequence[FoundRun]) -> dict[Line, StoredClaim]:
+        """Return the claims of the threads of some runs."""
+        return await read_claims(self.context, [Line(self.tenant, run.thread) for run in runs])
+
+    async def queue(self, line: Line) -> ThreadQueue:
+        """Return the runs of a thread that are not over."""
+        (rows,) = await self.context.backend.read([Get(REFS, [ThreadQueue.key(line)])])
+        return ThreadQueue(line, rows[0] if rows else None)
+
+    # Submitting -------------------------------------------------------------------------------------------------
+
+    async def submit(self, run: StoredRun, key: str | None, on_busy: OnBusy) -> StoredRun:
+        """Store a new run; or return the one with the same idempotency key."""
+        line = run.line(self.tenant)
+        attempts = Attempts("submitting a run", line, self.context.metrics)
+        while True:
+            await attempts.begin()
+            if key is not None and (known := await self.by_key(key)) is not None:
+                return _same(known, run)
+            queue = await self.queue(line)
+            cancelled: list[Change] = []
+            ids = queue.ids
+            if ids and on_busy == "refuse":
+                raise ConflictError(
+                    "the thread has a run that is not over",
+                    where=f"thread {line}",
+                    hint="Wait for it, or submit with on_busy='queue' or 'replace'",
+                    code="under-way",
+                )
+            if ids and on_busy == "replace":
+                cancelled, ids = await self._cancel_all(line, ids), ()
+            if len(ids) >= MAX_WAITING:
+                raise QuotaError(f"{len(ids):,} runs of the thread wait already", where=f"thread {line}")
+            batch: list[Change] = [*cancelled, *queue.replaced_by([*ids, run.id])]
+            batch += [Create(REFS, run.row(self.tenant)), Create(JOBS, run.list_row(self.tenant))]
+            if not ids:
+                batch.append(Create(JOBS, run.place_row(self.tenant)))
+            if key is not None:
+                batch.append(Create(JOBS, run.key_row(self.tenant)))
+            if await self.handle.engine.lines.tip(line) is None:
+                batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
+            if await self.context.apply(batch) is None:
+                self.context.metrics.count("runs_total", run.graph, "submitted")
+                ring(self.context)
+                return run
+
+    async def _cancel_all(self, line: Line, ids: Sequence[str]) -> list[Change]:
+        """Return the changes that cancel the runs of a thread."""
+        changes: list[Change] = []
+        for run in await self.of_threads([(line.name, id) for id in ids]):
+            if run is not None and run.state not in ENDED:
+                changes += run.changes_to(await self._over(run, CANCELLED), self.tenant, is_next=False)
+        return [*changes, *claim_removal(line)]
+
+    async def _over(self, run: StoredRun, state: RunState, **fields: Any) -> StoredRun:
+        """Return a run as one that is over."""
+        head = None if run.first is None else await self.handle.engine.lines.latest_step(run.line(self.tenant))
+        return run.changed(state=state, ended=self.context.clock(), head="" if head is None else head.id, **fields)
+
+    # Working ----------------------------------------------------------------------------------------------------
+
+    async def begin(self, found: FoundRun, life: float, code: str, lapsed: StoredClaim | None = None) -> HeldRun | None:
+        """Claim a run that is due, or one whose worker is gone: then `lapsed` is the claim of that. None if others were
+        first."""
+        line, before = Line(self.tenant, found.thread), lapsed
+        (run,) = await self.of_threads([(found.thread, found.id)])
+        is_recovery = bool(found.token)
+        if run is None:  # its thread was removed by other means than a deletion
+            await self.context.backend.apply([Delete(JOBS, found.key(self.tenant))])
+            return None
+        if run.state != (RUNNING if is_recovery else QUEUED) or run.due != found.due:
+            return None
+        if not is_recovery:
+            before = (await read_claims(self.context, [line])).get(line)
+            if before is not None and before.is_held(self.context):
+                return None  # of a program that has the thread without a run
+        deaths = run.deaths + is_recovery
+        claim, now = Claim(self.context, line, life), self.context.clock()
+        if deaths > MAX_DEATHS:
+            held = HeldRun(run, claim)
+            dead = {"error": f"{deaths} workers died while they had it", "error_code": "workers-died"}
+            new = await self._over(run, FAILED, deaths=deaths, **dead)
+            await self._replace(held, new, claim.put_over(None if before is None else before.row)[:1])
+            return None
+        base = run.base
+        if base is None:
+            head = await self.handle.engine.lines.latest_step(line)
+            base = "" if head is None else head.id
+        new = run.changed(
+            state=RUNNING,
+            attempts=run.attempts + 1,
+            deaths=deaths,
+            started=run.started or now,
+            worker=f"{socket.gethostname()} {os.getpid()}",
+            code=code,
+            first=base if run.first is None else run.first,
+            base=base,
+        )
+        batch = run.changes_to(new, self.tenant, is_next=True, token=claim.token)
+        batch += claim.put_over(None if before is None else before.row)
+        if await self.context.backend.apply(batch) is not None:
+            return None
+        self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
+        return HeldRun(new, claim)
+
+    async def finish(self, held: HeldRun, state: RunState, **fields: Any) -> StoredRun:
+        """Record what became of a run, and release its claim. `ClaimLostError` if that is lost."""
+        if state in ENDED:
+            new = await self._over(held.stored, state, **fields)
+        else:
+            new = held.stored.changed(state=state, **fields)
+        attempts = Attempts("ending a run", held.line, self.context.metrics)
+        while True:
+            await attempts.begin()
+            if await self._replace(held, new, [held.claim.condition()]):
+                break
+            await held.claim.require_valid()
+        self.context.metrics.count("runs_total", new.graph, "retried" if state == QUEUED else state)
+        return new
+
+    async def _replace(self, held: HeldRun, new: StoredRun, conditions: Sequence[Change]) -> bool:
+        """Replace a run that is running by a later version, which is not. Returns False if others changed something."""
+        queue = await self.queue(held.line)
+        batch = [*conditions, *held.stored.changes_to(new, self.tenant, is_next=True), *held.claim.end()]
+        batch += await self._leave(queue, held.line, new)
+        if await self.context.backend.apply(batch) is not None:
+            return False
+        if len(queue.ids) > 1 or new.state == QUEUED:
+            ring(self.context)
+        return True
+
+    async def _leave(self, queue: ThreadQueue, line: Line, new: StoredRun) -> list[Change]:
+        """Return the changes that give the next run of a thread its turn, if another is over."""
+        if new.state not in ENDED:
+            return queue.replaced_by(queue.ids)
+        rest = [id for id in queue.ids if id != new.id]
+        changes = queue.replaced_by(rest)
+        if rest and queue.ids[0] == new.id:
+            (following,) = await self.of_threads([(line.name, rest[0])])
+            if following is not None:
+                changes += following.changes_to(following.changed(), self.tenant, is_next=True)
+        return changes
+
+    # By hand ----------------------------------------------------------------------------------------------------
+
+    async def cancel(self, id: str) -> StoredRun:
+        """End a run: whoever has it stores nothing more. One that is over stays as it is."""
+        attempts = Attempts("cancelling a run", f"run {id}", self.context.metrics)
+        while True:
+            await attempts.begin()
+            run = await self.get(id)
+            if run.state in ENDED:
+                return run
+            line, new = run.line(self.tenant), await self._over(run, CANCELLED)
+            batch = run.changes_to(new, self.tenant, is_next=False)
+            batch += await self._leave(await self.queue(line), line, new)
+            if run.state == RUNNING:
+                batch += claim_removal(line)
+            if await self.context.backend.apply(batch) is None:
+                self.context.metrics.count("runs_total", run.graph, CANCELLED)
+                ring(self.context)
+                return new
+
+    async def requeue(self, id: str, states: Sequence[RunState], hint: str, **fields: Any) -> StoredRun:
+        """Have a run done that waits for an answer, or is over. `ConflictError` if it is in none of these states."""
+        attempts = Attempts("queueing a run", f"run {id}", self.context.metrics)
+        while True:
+            await attempts.begin()
+            run = await self.get(id)
+            if run.state not in states:
+                raise ConflictError(f"the run is {run.state}", where=f"run {id}", hint=hint, code="run-state")
+            line, now = run.line(self.tenant), self.context.clock()
+            new = run.changed(state=QUEUED, due=now, ended=0, failures=0, deaths=0, error="", error_code="", **fields)
+            queue = await self.queue(line)
+            ids = queue.ids if run.id in queue.ids else [*queue.ids, run.id]
+            batch = run.changes_to(new, self.tenant, is_next=ids[0] == run.id)
+            if await self.context.backend.apply([*batch, *queue.replaced_by(ids)]) is None:
+                ring(self.context)
+                return new
+
+    async def delete(self, id: str) -> bool:
+        """Delete the record of a run that is over, with its steps. False if there is none."""
+        run = await self.find(id)
+        if run is None:
+            return False
+        if run.state not in ENDED:
+            raise ConflictError(f"the run is {run.state}", where=f"run {id}", hint="Cancel it first", code="run-state")
+        line = run.line(self.tenant)
+        batch: list[Change] = [run.unchanged(self.tenant), Delete(REFS, record_key(line, id))]
+        batch += [Delete(REFS, steps_prefix(line, id)), Delete(JOBS, run_place(self.tenant, BY_TIME, id))]
+        if run.key:
+            batch.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))
+        return await self.context.backend.apply(batch) is None
+
+
+def steps_prefix(line: Line, id: str) -> Key:
+    """Return the start of the keys of the steps of a run."""
+    return (*line, LEASE, f"steps of {id}")
+
+
+def _thread_of(row: Row) -> str:
+    return unwrap(row.body).content.decode()
+
+
+def _same(known: StoredRun, run: StoredRun) -> StoredRun:
+    """Return the run that was submitted with an idempotency key before. `ConflictError` if it is other work."""
+    if (known.graph, known.input) != (run.graph, run.input):
+        raise ConflictError(
+            "another run was submitted with this idempotency key",
+            where=f"run {known.id} of thread {known.thread}",
+            hint="Use another key for another piece of work",
+            code="run-key",
+        )
+    return known

@@ -1,0 +1,141 @@
+"""What workers run: graphs of LangGraph and workflows, each by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from holdfast._lazy import load
+from holdfast.agents.runs.record import DONE, NO_VALUE, QUEUED, WAITING, RunState
+from holdfast.agents.runs.steps import Workflow
+from holdfast.agents.runs.table import HeldRun, RunTable
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.errors import InvalidError
+from holdfast.history.thread_status import read_status
+
+
+class Outcome(NamedTuple):
+    """The end of an attempt without an error."""
+
+    state: RunState
+    result: bytes = NO_VALUE
+
+
+class GraphTarget:
+    """A compiled graph. It continues from its checkpoints: only what they do not have yet is given to it."""
+
+    def __init__(self, name: str, graph: Any, store: Any) -> None:
+        self.name = name
+        self._graph = graph
+        if getattr(graph, "checkpointer", None) is None:
+            saver = load("holdfast.interfaces.langgraph.saver", "HoldfastSaver")(store)
+            self._graph = graph.copy(update={"checkpointer": saver})
+
+    def call(self, table: RunTable, held: HeldRun) -> Outcome:
+        """Run it to its end, to a question, or until the worker stops."""
+        given = run(self._given(table, held))
+        stream = self._graph.stream(given, self._config(held), stream_mode="values", durability="sync")
+        try:
+            for _ in stream:
+                if held.must_stop():
+                    break
+        finally:
+            stream.close()
+        return run(self._outcome(table, held))
+
+    async def acall(self, table: RunTable, held: HeldRun) -> Outcome:
+        """Run it likewise, awaited."""
+        given = await arun(self._given(table, held))
+        stream = self._graph.astream(given, self._config(held), stream_mode="values", durability="sync")
+        try:
+            async for _ in stream:
+                if held.must_stop():
+                    break
+        finally:
+            await stream.aclose()
+        return await arun(self._outcome(table, held))
+
+    def _config(self, held: HeldRun) -> dict[str, Any]:
+        return {"configurable": {"thread_id": held.stored.thread}, "metadata": {"run": held.stored.id}}
+
+    async def _given(self, table: RunTable, held: HeldRun) -> Any:
+        """Return the input or the answer; None if a checkpoint has it, or has gone past it."""
+        head = await table.handle.engine.lines.latest_step(held.line)
+        stored, codec = held.stored, table.handle.codec
+        if ("" if head is None else head.id) != stored.base:
+            return None
+        if stored.answer:
+            return load("langgraph.types", "Command")(resume=codec.unpack(stored.answer))
+        return codec.unpack(stored.input) if stored.input else None
+
+    async def _outcome(self, table: RunTable, held: HeldRun) -> Outcome:
+        status = (await read_status(table.handle.engine, held.line, is_own=True)).status
+        if status == "done":
+            return Outcome(DONE)
+        if status == "waiting" or not held.must_stop():
+            return Outcome(WAITING)
+        return Outcome(QUEUED)
+
+
+class WorkflowTarget:
+    """A function under `workflow`."""
+
+    def __init__(self, workflow: Workflow[Any, Any]) -> None:
+        self.name = workflow.name
+        self._function = workflow.function
+
+    def call(self, table: RunTable, held: HeldRun) -> Outcome:
+        """Run it to its end."""
+        if inspect.iscoroutinefunction(self._function):
+            raise InvalidError(
+                "a worker of a synchronous store cannot run coroutine functions",
+                where=f"workflow {self.name}",
+                hint="Write it with `def`, or use the worker of an AsyncStore",
+            )
+        args, kwargs = self._arguments(table, held)
+        return Outcome(DONE, table.handle.codec.pack(self._function(*args, **kwargs)))
+
+    async def acall(self, table: RunTable, held: HeldRun) -> Outcome:
+        """Run it likewise, awaited."""
+        args, kwargs = self._arguments(table, held)
+        if inspect.iscoroutinefunction(self._function):
+            result = await self._function(*args, **kwargs)
+        else:
+            result = await asyncio.to_thread(self._function, *args, **kwargs)
+        return Outcome(DONE, table.handle.codec.pack(result))
+
+    def _arguments(self, table: RunTable, held: HeldRun) -> tuple[list[Any], dict[str, Any]]:
+        given = table.handle.codec.unpack(held.stored.input) if held.stored.input else None
+        if isinstance(given, Mapping):
+            return [], dict(given)
+        return list(given or ()), {}
+
+
+Target = GraphTarget | WorkflowTarget
+
+
+def make_targets(store: Any, unnamed: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Target]:
+    """Return what a worker runs by name: graphs have the name that they were compiled with, unless they are given by
+    another one."""
+    found: dict[str, Target] = {}
+    for name, given in [*((None, each) for each in unnamed), *named.items()]:
+        target: Target
+        if isinstance(given, Workflow):
+            target = WorkflowTarget(given)
+        elif callable(getattr(given, "stream", None)) and hasattr(given, "copy"):
+            target = GraphTarget(name or str(getattr(given, "name", "") or ""), given, store)
+        else:
+            raise InvalidError(
+                f"a worker runs compiled graphs and workflows, not {type(given).__name__}",
+                where=name or repr(given)[:80],
+                hint="Pass what StateGraph.compile() returned, or a function under @holdfast.workflow",
+            )
+        key = name or target.name
+        if key in found:
+            raise InvalidError(f"two things to run have the name {key!r}", hint="Pass them by name: support=graph")
+        found[key] = target
+    if not found:
+        raise InvalidError("a worker needs something to run", hint="Pass graphs or workflows")
+    return found

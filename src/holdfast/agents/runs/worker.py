@@ -1,0 +1,419 @@
+"""Workers: they do the runs that were submitted, and those that a dead worker left.
+
+::
+
+    with store.worker(graph, sell):      # in threads of this program; `async with` on an AsyncStore
+        ...
+    store.worker(graph).work()           # until stop(); `holdfast work app.py:graph` is this
+
+Any number of workers may work on one store, in any number of processes and on any number of machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from holdfast.agents.runs.record import FAILED, QUEUED, FoundRun, Run, StoredRun
+from holdfast.agents.runs.steps import HandOver, RunSteps, current_steps
+from holdfast.agents.runs.table import HeldRun, RunTable
+from holdfast.agents.runs.targets import Outcome, Target, make_targets
+from holdfast.agents.runs.wake import Bell
+from holdfast.agents.steps.once import Retry
+from holdfast.agents.storage.record import error_text
+from holdfast.backends.runtime.drivers import Pause, arun, run
+from holdfast.backends.runtime.heartbeat import Heartbeat
+from holdfast.backends.runtime.threads import WorkerPool, WorkerThread
+from holdfast.engine import validation
+from holdfast.engine.claims import CLAIM_SECONDS
+from holdfast.engine.guard import Authority, acting
+from holdfast.engine.leases import process_of
+from holdfast.engine.row_format import Line
+from holdfast.errors import (
+    ClaimLostError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    OutcomeUnknownError,
+    TransientError,
+    UnavailableError,
+)
+from holdfast.security.handle import HasHandle, owner_handle
+from holdfast.time_parser import Duration, parse_seconds
+
+LOOK_EVERY = 1.0
+"""The longest time in seconds between two looks for runs of a worker that nobody wakes: they were submitted on another
+machine."""
+
+CONCURRENCY = 4
+"""How many runs a worker does at a time, unless it says otherwise."""
+
+_FEWEST = 8
+"""How many runs that are due a worker looks at, at least."""
+
+_NOT_RETRIED = ("step-order", "step-arguments", "step-failed")
+"""Codes of errors that another attempt would find again."""
+
+_END_ATTEMPTS = 6
+
+_BACKOFF = Retry(1000, backoff=1.0, factor=2.0, longest=300.0)
+"""The pauses after attempts that failed."""
+
+_log = logging.getLogger("holdfast.runs")
+
+OnEnd = Callable[[Run], None]
+
+
+class _WorkerBase:
+    """The part of workers that does not wait."""
+
+    def __init__(
+        self,
+        store: HasHandle,
+        *graphs: Any,
+        concurrency: int = CONCURRENCY,
+        limits: Mapping[str, int] | None = None,
+        lease: Duration = CLAIM_SECONDS,
+        look_every: Duration = LOOK_EVERY,
+        code: str = "",
+        on_end: OnEnd | None = None,
+        **named: Any,
+    ) -> None:
+        """A worker for compiled graphs and workflows of these names, on the store's tenant.
+
+        It does up to `concurrency` runs at a time, and of a graph up to its number in `limits`. A run is taken over by
+        others if its worker gives no sign of life for the time of the `lease`. A worker looks for runs when one is
+        submitted on its machine, and at least `look_every` so often. `code` is the version of the code, which the runs
+        get. `on_end` is called with each run when an attempt at it has ended.
+        """
+        self._table = RunTable(owner_handle(store))
+        self._targets = make_targets(store, graphs, named)
+        self._concurrency = validation.require_count(concurrency, "concurrency")
+        self._limits = dict(limits or {})
+        self._lease = parse_seconds(lease, "lease", positive=True)
+        self._look_every = parse_seconds(look_every, "look_every", positive=True)
+        self._code = code
+        self._on_end = on_end
+        self._stopped = False
+        self._active: dict[Line, HeldRun] = {}
+        self._seen: dict[Line, tuple[int, float]] = {}
+        """The ends of claims of others, and since when by the monotonic clock they were not renewed."""
+        self._next_check = 0.0
+        self._lost_race = False
+        self._problem = ""
+
+    def _start(self, held: HeldRun) -> None:
+        raise NotImplementedError
+
+    @property
+    def names(self) -> list[str]:
+        """What it runs."""
+        return list(self._targets)
+
+    async def look(self) -> float:
+        """Begin runs. Returns the seconds until the next look."""
+        try:
+            pause = await self._look()
+        except (TransientError, UnavailableError) as error:
+            if str(error) != self._problem:
+                _log.warning("the runs could not be read: %s", error)
+            self._problem = str(error)
+            return self._look_every
+        self._problem = ""
+        return pause
+
+    async def _look(self) -> float:
+        free = self._concurrency - len(self._active)
+        if free <= 0:
+            return self._look_every
+        due, busy = await self._table.look(max(2 * free, _FEWEST))
+        now = self._table.context.clock()
+        ready = [each for each in due if each.due <= now]
+        if self._lost_race:
+            random.shuffle(ready)
+        self._lost_race = False
+        for found in (*await self._abandoned(busy), *ready):
+            if len(self._active) >= self._concurrency or self._stopped:
+                break
+            try:
+                await self._begin(found)
+            except CorruptError as error:
+                _log.warning("run %s is skipped: %s", found.id, error)
+        ahead = [each.due - now for each in due if each.due > now]
+        return max(min(self._look_every, min(ahead, default=10**18) / 1e9), 0.0)
+
+    async def _begin(self, found: FoundRun) -> None:
+        line = Line(self._table.tenant, found.thread)
+        if line in self._active or found.graph not in self._targets:
+            return
+        limit = self._limits.get(found.graph)
+        if limit is not None and Counter(each.stored.graph for each in self._active.values())[found.graph] >= limit:
+            return
+        lapsed = (await self._table.claims([found])).get(line) if found.token else None
+        held = await self._table.begin(found, self._lease, self._code, lapsed)
+        if held is None:
+            self._lost_race = True
+            return
+        held.must_stop = lambda: self._stopped or held.claim.is_lost
+        self._active[line] = held
+        self._start(held)
+
+    async def _abandoned(self, busy: list[FoundRun]) -> list[FoundRun]:
+        """Return the runs whose worker has ended, or gave no sign of life for long: by its own word, and as observed
+        here, since clocks differ and go on while a machine sleeps."""
+        from holdfast.backends.runtime.process_identity import has_ended
+
+        others = [each for each in busy if Line(self._table.tenant, each.thread) not in self._active]
+        dead = [each for each in others if has_ended(process_of(each.token))]
+        now = time.monotonic()
+        if now < self._next_check or len(dead) == len(others):
+            return dead
+        self._next_check = now + self._lease / 6
+        claims, seen = await self._table.claims(others), dict[Line, tuple[int, float]]()
+        for found in others:
+            line = Line(self._table.tenant, found.thread)
+            claim = claims.get(line)
+            until = 0 if claim is None else claim.until
+            before, since = self._seen.get(line, (until, now))
+            seen[line] = (until, since if before == until else now)
+            is_over = claim is None or not claim.is_held(self._table.context)
+            if is_over and now - seen[line][1] >= self._lease / 3 and found not in dead:
+                dead.append(found)
+        self._seen = seen
+        return dead
+
+    # An attempt -------------------------------------------------------------------------------------------------
+
+    def _enter(self, held: HeldRun) -> Target:
+        """Prepare this context for a run: what it stores is on the condition of its claim."""
+        current_steps.set(RunSteps(self._table, held))
+        return self._targets[held.stored.graph]
+
+    def _after(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the fields of a run after an attempt without an error."""
+        fields: dict[str, Any] = {"state": outcome.state, "failures": 0, "error": "", "error_code": ""}
+        if outcome.state == QUEUED:
+            return {"state": QUEUED, "due": self._table.context.clock()}
+        return fields | {"result": outcome.result}
+
+    def _after_error(self, held: HeldRun, error: Exception) -> dict[str, Any]:
+        """Return the fields of a run after an attempt that raised an error."""
+        failures = held.stored.failures + 1
+        code = error.code if isinstance(error, HoldfastError) else type(error).__name__
+        fields = {"failures": failures, "error": error_text(error), "error_code": code}
+        _log.warning("run %s of thread %s: attempt failed: %s", held.stored.id, held.line, fields["error"])
+        is_final = isinstance(error, OutcomeUnknownError) and code == "step-outcome-unknown"
+        if failures >= held.stored.max_attempts or is_final or code in _NOT_RETRIED:
+            return fields | {"state": FAILED}
+        pause = _BACKOFF.pause_after(failures) * (0.75 + 0.5 * random.random())  # noqa: S311
+        return fields | {"state": QUEUED, "due": self._table.context.clock() + int(pause * 1e9)}
+
+    async def _end(self, held: HeldRun, fields: dict[str, Any]) -> StoredRun:
+        """Record the end of an attempt. A store that does not answer is asked again for a while."""
+        for attempt in range(_END_ATTEMPTS):
+            try:
+                return await self._table.finish(held, **fields)
+            except (TransientError, UnavailableError):
+                if attempt == _END_ATTEMPTS - 1:
+                    raise
+                await Pause(min(0.1 * 2**attempt, self._lease / 6))
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _report(self, ended: StoredRun) -> None:
+        if self._on_end is not None:
+            self._on_end(ended.describe(self._table.handle.codec))
+
+    def _lost(self, held: HeldRun, error: Exception) -> None:
+        if isinstance(error, ClaimLostError):
+            _log.warning("run %s is not run here any more: %s", held.stored.id, error)
+        else:
+            _log.error("run %s: its end could not be recorded: %s", held.stored.id, error, exc_info=error)
+
+
+class Worker(_WorkerBase):
+    """Does runs in threads: `work` until `stop`, or in a `with` block."""
+
+    def __init__(self, store: HasHandle, *graphs: Any, **options: Any) -> None:
+        super().__init__(store, *graphs, **options)
+        self._bell: Bell | None = None
+        self._thread: WorkerThread | None = None
+        self._pool = WorkerPool("holdfast-run", self._concurrency)
+        self._idle = threading.Condition()
+
+    def work(self) -> None:
+        """Do runs until `stop`, or until the program ends; those that are being done are handed over at a step."""
+        self._bell = bell = Bell(self._table.context)
+        try:
+            while not self._is_over():
+                bell.wait(run(self.look()))
+        finally:
+            self._stopped = True
+            with self._idle:
+                self._idle.wait_for(lambda: not self._active)
+            self._bell = None
+            bell.close()
+
+    def run_due(self) -> None:
+        """Do what is due now, and return when nothing is left that can be begun."""
+        self._stopped = False
+        while True:
+            run(self.look())
+            if not self._active:
+                return
+            with self._idle:
+                self._idle.wait_for(lambda: not self._active)
+
+    def start(self) -> Self:
+        """Work in threads of their own."""
+        if self._thread is not None:
+            raise InvalidError("this worker is working already")
+        self._stopped = False
+        self._thread = WorkerThread("holdfast-worker", self.work, daemon=False)
+        return self
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop. What is being run is handed over before its next step. Without `wait` this returns at once, as a signal
+        handler must."""
+        self._stopped = True
+        if self._bell is not None:
+            self._bell.ring()
+        if wait and self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _is_over(self) -> bool:
+        return self._stopped or not threading.main_thread().is_alive()
+
+    def _start(self, held: HeldRun) -> None:
+        self._pool.start(lambda: contextvars.Context().run(self._do, held))
+
+    def _do(self, held: HeldRun) -> None:
+        try:
+            with Heartbeat(self._table.context.heartbeats, self._lease, held.claim.beat):
+                fields = self._attempt(held)
+                self._report(run(self._end(held, fields)))
+        except Exception as error:  # noqa: BLE001 - logged: the run is taken up by whoever finds it
+            self._lost(held, error)
+        finally:
+            with self._idle:
+                self._active.pop(held.line, None)
+                self._idle.notify_all()
+            if (bell := self._bell) is not None:
+                bell.ring()
+
+    def _attempt(self, held: HeldRun) -> dict[str, Any]:
+        target = self._enter(held)
+        try:
+            with acting(Authority(claim=held.claim)):
+                return self._after(target.call(self._table, held))
+        except HandOver:
+            return self._after(Outcome(QUEUED))
+        except ClaimLostError:
+            raise
+        except Exception as error:
+            if held.claim.is_lost:
+                raise
+            return self._after_error(held, error)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.stop()
+
+
+class AsyncWorker(_WorkerBase):
+    """Does runs in tasks: `await worker.work()`, or in an `async with` block."""
+
+    def __init__(self, store: HasHandle, *graphs: Any, **options: Any) -> None:
+        super().__init__(store, *graphs, **options)
+        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._woken = asyncio.Event()
+
+    async def work(self) -> None:
+        """Do runs until `stop`; those that are being done are handed over at a step."""
+        loop, bell = asyncio.get_running_loop(), Bell(self._table.context)
+
+        def wake() -> None:
+            bell.drain()
+            self._woken.set()
+
+        with suppress(NotImplementedError):  # a loop without sockets: it looks from time to time
+            for each in bell.sockets:
+                loop.add_reader(each, wake)
+        try:
+            while not self._stopped:
+                self._woken.clear()
+                pause = await arun(self.look())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._woken.wait()
+        finally:
+            self._stopped = True
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            for each in bell.sockets:
+                with suppress(NotImplementedError):
+                    loop.remove_reader(each)
+            bell.close()
+
+    def start(self) -> Self:
+        """Work in a new task."""
+        if self._task is not None:
+            raise InvalidError("this worker is working already")
+        self._stopped = False
+        self._task = asyncio.get_running_loop().create_task(self.work(), name="holdfast-worker")
+        return self
+
+    async def stop(self) -> None:
+        """Stop. What is being run is handed over before its next step."""
+        self._stopped = True
+        self._woken.set()
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    def _start(self, held: HeldRun) -> None:
+        task = asyncio.get_running_loop().create_task(self._do(held), context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, held: HeldRun) -> None:
+        try:
+            async with Heartbeat(self._table.context.heartbeats, self._lease, held.claim.beat):
+                fields = await self._attempt(held)
+                self._report(await arun(self._end(held, fields)))
+        except Exception as error:  # noqa: BLE001 - logged: the run is taken up by whoever finds it
+            self._lost(held, error)
+        finally:
+            self._active.pop(held.line, None)
+            self._woken.set()
+
+    async def _attempt(self, held: HeldRun) -> dict[str, Any]:
+        target = self._enter(held)
+        try:
+            with acting(Authority(claim=held.claim)):
+                return self._after(await target.acall(self._table, held))
+        except HandOver:
+            return self._after(Outcome(QUEUED))
+        except ClaimLostError:
+            raise
+        except Exception as error:
+            if held.claim.is_lost:
+                raise
+            return self._after_error(held, error)
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.stop()

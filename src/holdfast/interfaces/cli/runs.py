@@ -1,0 +1,226 @@
+"""`holdfast runs` and `holdfast work`: runs of graphs and workflows, and the workers that do them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.interfaces.cli.base import CliContext, command, group, limit_option, yes_option
+from holdfast.interfaces.cli.completion_types import RUN
+from holdfast.interfaces.cli.exit_codes import FINDINGS, INTERRUPTED
+from holdfast.interfaces.cli.formatting import ago, local, safe
+from holdfast.interfaces.cli.jobs import stop_on_signal
+
+if TYPE_CHECKING:
+    from holdfast.agents.runs.record import Run
+
+_COLORS = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cyan", "cancelled": "yellow"}
+_STATES = ("queued", "running", "waiting", "done", "failed", "cancelled")
+_HINT = "Name it as MODULE:NAME or FILE.py:NAME, as in app.py:graph"
+
+
+@group("runs", default="list")
+def runs(session: CliContext) -> None:
+    """List, follow, submit, cancel, retry or answer runs.
+
+    A run is work on a thread, which `holdfast work` does: a graph or a workflow, by its name.
+    """
+
+
+@command("list")
+@click.option("--state", type=click.Choice(_STATES), help="Those in this state.")
+@click.option("--thread", metavar="THREAD", help="Those of a thread.")
+@click.option("--graph", metavar="NAME", help="Those of a graph or a workflow.")
+@limit_option()
+def list_(session: CliContext, limit: int | None, **filters: str | None) -> None:
+    """List the runs, the latest first.
+
+    \b
+    holdfast runs list --state failed
+    """
+    found = session.open().runs.list(limit=limit or 100, **filters)
+    session.list(
+        found if limit else found.all(),
+        none="There are no such runs." if any(filters.values()) else "There are no runs.",
+        created=lambda run: ago(run.created),
+        ended=lambda run: "" if run.ended is None else ago(run.ended),
+        error=lambda run: safe(run.error[:80]),
+    )
+
+
+@command("show")
+@click.argument("run", type=RUN)
+def show(session: CliContext, run: str) -> None:
+    """Show a run and its steps."""
+    store = session.open()
+    found = store.runs.get(run)
+    session.report((_line(session, found),), found)
+    session.list(store.runs.steps(run), none="")
+
+
+@command("submit")
+@click.argument("graph")
+@click.option("--thread", metavar="THREAD", help="The thread that it works on; a new one, if none is given.")
+@click.option("--input", "given", metavar="JSON", help="The input of the graph, or the arguments of a workflow.")
+@click.option("--key", metavar="TEXT", help="An idempotency key: the same one submits no second run.")
+@click.option("--when", metavar="TIME", help="When it is begun, such as 2h from now.")
+@click.option(
+    "--on-busy", type=click.Choice(("queue", "refuse", "replace")), default="queue", help="If the thread has a run."
+)
+def submit(
+    session: CliContext,
+    graph: str,
+    thread: str | None,
+    given: str | None,
+    key: str | None,
+    when: str | None,
+    on_busy: Any,
+) -> None:
+    """Submit a run of a graph or a workflow.
+
+    \b
+    holdfast runs submit support --thread chat-1 --input '{"messages": [{"role": "user", "content": "hi"}]}'
+    """
+    value = None if given is None else _parse(given, "--input")
+    store = session.open(write=True)
+    found = store.runs.submit(thread, value, graph=graph, idempotency_key=key, when=when, on_busy=on_busy)
+    session.report((found.id,), found, page=False)
+
+
+@command("follow")
+@click.argument("run", type=RUN)
+@click.option("--after", metavar="EVENT", default="", help="Continue after the event with this id.")
+def follow(session: CliContext, run: str, after: str) -> None:
+    """Print the events of a run as they come, until it is over or waits for an answer."""
+    last = ""
+    for event in session.open().runs.follow(run, after):
+        last = event.kind
+        text = f"{local(event.time)}  {event.kind:<10}  {safe(event.name or event.detail)}  {event.id}"
+        session.report((text.rstrip(),), event, page=False)
+        session.out.flush()
+        if last == "waiting":
+            break
+    session.exit_if(last in ("failed", "cancelled"), FINDINGS)
+
+
+@command("cancel")
+@click.argument("run", type=RUN)
+@yes_option
+def cancel(session: CliContext, run: str) -> None:
+    """Cancel a run. Whoever has it stores nothing more."""
+    store = session.open(write=True)
+    session.confirm(f"Cancel the run {run}?")
+    session.tell(f"The run {run} is {(found := store.runs.cancel(run)).state}.", found)
+
+
+@command("retry")
+@click.argument("run", type=RUN)
+def retry(session: CliContext, run: str) -> None:
+    """Do a run that failed or was cancelled again, from where it stopped."""
+    session.tell(f"The run {run} is queued.", session.open(write=True).runs.retry(run))
+
+
+@command("answer")
+@click.argument("run", type=RUN)
+@click.argument("value", metavar="JSON")
+def answer(session: CliContext, run: str, value: str) -> None:
+    """Answer the question at which a run waits.
+
+    \b
+    holdfast runs answer 18e9475ab10b04b954e1d872 '"yes"'
+    """
+    found = session.open(write=True).runs.answer(run, _parse(value, "the answer"))
+    session.tell(f"The run {run} is queued.", found)
+
+
+@command("work")
+@click.argument("code", nargs=-1, required=True, metavar="FILE.py:NAME...")
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many runs at a time.")
+@click.option("--lease", metavar="SPAN", default="30s", show_default=True, help="When others take a silent one over.")
+@click.option("--code-version", default="", metavar="TEXT", help="The version of the code, which runs get.")
+@click.option("--jobs", "with_jobs", is_flag=True, help="Run scheduled jobs and timers as well.")
+@click.option("--once", is_flag=True, help="Do what is due now, and exit.")
+def work(
+    session: CliContext,
+    code: tuple[str, ...],
+    concurrency: int,
+    lease: str,
+    code_version: str,
+    with_jobs: bool,
+    once: bool,
+) -> None:
+    """Do the runs of graphs and workflows, until Ctrl-C: those that are submitted, and those that dead workers left.
+
+    Any number of workers may work on one store. Ctrl-C or the signal TERM hands what is being run over to others,
+    before its next step; a second one stops at once. A graph is known by the name that it was compiled with, or by the
+    one before a `=`.
+
+    \b
+    holdfast work app.py:graph app.py:sell
+    holdfast work support=shop.agents:graph --concurrency 16 --jobs
+    """
+    from holdfast.maintenance.jobs.runner import JobRunner
+
+    unnamed: list[Any] = []
+    named: dict[str, Any] = {}
+    for each in code:
+        name, equals, place = each.rpartition("=")
+        found = find_target(place)
+        if equals:
+            named[name] = found
+        else:
+            unnamed.append(found)
+    store = session.open(write=True)
+
+    def on_end(run: Run) -> None:
+        session.report((_line(session, run),), run, page=False)
+        session.out.flush()
+
+    worker = store.worker(*unnamed, concurrency=concurrency, lease=lease, code=code_version, on_end=on_end, **named)
+    runner = JobRunner(store) if with_jobs and not once else None
+    with stop_on_signal(session, lambda: worker.stop(wait=False)) as signals:
+        if once:
+            worker.run_due()
+        else:
+            session.note(f"Waiting for runs of {', '.join(worker.names)}. Ctrl-C stops.")
+            if runner is not None:
+                runner.start()
+            try:
+                worker.work()
+            finally:
+                if runner is not None:
+                    runner.stop()
+    session.exit_if(signal.SIGINT in signals, INTERRUPTED)
+
+
+def find_target(place: str) -> Any:
+    """Return the graph or workflow that is named as `FILE.py:NAME` or `MODULE:NAME`."""
+    from holdfast.store.replay.code_lookup import find_code
+
+    module, _, name = place.partition(":")
+    path = Path(module)
+    folder = path.parent.resolve() if path.suffix == ".py" else Path.cwd()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return find_code(f"{path.stem if path.suffix == '.py' else module}:{name}", "graph", _HINT)
+
+
+def _parse(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise click.UsageError(f"{what} is JSON, such as '[1, \"a\"]', not {text[:40]!r}") from None
+
+
+def _line(session: CliContext, run: Run) -> str:
+    state = session.out.style(run.state, _COLORS.get(run.state, "bold"))
+    text = f"{local(run.ended or run.created)}  {run.id}  {safe(run.graph)} on {safe(run.thread)}: {state}"
+    return f"{text} {safe(run.error)}".rstrip()
+
+
+runs.add(list_, show, submit, follow, cancel, retry, answer)

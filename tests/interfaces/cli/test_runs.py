@@ -1,0 +1,74 @@
+"""`holdfast runs` and `holdfast work`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interfaces.cli import kit
+
+Hf = Callable[..., kit.Result]
+
+CODE = """
+import holdfast
+
+@holdfast.step
+def double(number):
+    return 2 * number
+
+@holdfast.workflow
+def add(one, other=1):
+    if other < 0:
+        raise ValueError("too small")
+    return double(one) + double(other)
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A file with a workflow, under a name that no other test imports."""
+    path = tmp_path / f"{request.node.name.replace('[', '_').rstrip(']')}_code.py"
+    path.write_text(CODE)
+    return f"{path}:add"
+
+
+def test_runs_are_submitted_done_and_shown(hf: Hf, code: str) -> None:
+    assert "There are no runs" in hf("runs").err
+    id = hf("runs", "submit", "add", "--input", "[1, 2]", "--thread", "sums").out.strip()
+    assert "queued" in hf("runs", "list", "--thread", "sums").out
+    worked = hf("work", code, "--once")
+    assert worked.code == 0, worked.err
+    assert "add on sums: done" in worked.out
+    shown = hf("runs", "show", id, "--json").records
+    assert (shown[0]["state"], shown[0]["result"]) == ("done", 6)
+    assert [each["key"] for each in shown[1:]] == ["000001 double", "000002 double"]
+    followed = hf("runs", "follow", id)
+    assert [set(line.split()) & {"step", "done"} for line in followed.lines] == [{"step"}, {"step"}, {"done"}]
+
+
+def test_runs_are_cancelled_and_retried(hf: Hf, code: str) -> None:
+    failing = hf("runs", "submit", "add", "--input", '{"one": 1, "other": -1}', "--key", "k").out.strip()
+    assert hf("runs", "submit", "add", "--input", '{"one": 1, "other": -1}', "--key", "k").out.strip() == failing
+    assert hf("runs", "cancel", failing, "--yes").code == 0
+    assert "cancelled" in hf("runs", "list", "--state", "cancelled").out
+    assert hf("runs", "retry", failing).code == 0
+    assert "add on" in hf("work", f"add={code}", "--once").out
+    assert hf("runs", "answer", failing, '"yes"').code != 0
+    assert hf("runs", "submit", "add", "--input", "{").code == 2
+    assert hf("work", "nothing_here.py:graph", "--once").code != 0
+
+
+def test_a_worker_stops_at_a_signal(url: str, code: str) -> None:
+    words = kit.command("--store", url, "work", code)
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=kit.environment(), text=True) as worker:
+        try:
+            assert worker.stderr is not None
+            assert "Waiting for runs of add" in worker.stderr.readline()
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(kit.SECONDS) == 0
+        finally:
+            worker.kill()
