@@ -19,7 +19,7 @@ from holdfast.engine.guard import OWNER, current_authority
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
-from holdfast.engine.thread_status import ThreadState, forget_status, with_writes
+from holdfast.engine.thread_status import ThreadState, concurrent_status, forget_status, with_writes
 from holdfast.engine.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -107,6 +107,10 @@ class PendingWrites:
                 last = [Expect(STEPS, (*line, 0, 0) if head is None else _next(line, head), None)] if marks else []
                 failed = await self._context.apply([*conditions, first, *last, *changes, *(marks or ())])
                 if failed is None:
+                    if marks and status is not None:
+                        marks = concurrent_status(self._context, line, step, status, writes[0].task)
+                        if marks:  # refused where a later step has a status of its own
+                            await self._context.apply([*conditions, first, *last, *marks])
                     break
                 if failed > len(conditions) + len(last):
                     ordinary = Ensure

@@ -155,6 +155,20 @@ def with_writes(
     return (Put(REFS, StoredStatus(status, context.clock(), step).row(line)),)
 
 
+def concurrent_status(
+    context: EngineContext, line: Line, step: str, status: ThreadState, task: str
+) -> Sequence[Change]:
+    """Return the change that stores again that the run has failed, after a task stored its own status, if another task
+    of the step stored one at the same time: a failure counts, whichever was stored last."""
+    known: _KnownStatus | None = context.cache.get(("status", line))
+    if known is None or known.step != step or {known.status, status} != {WAITING, FAILED}:
+        return ()
+    if known.status == WAITING:
+        known.status, known.task = FAILED, task
+    known.is_asked = True
+    return (Put(REFS, StoredStatus(FAILED, context.clock(), step).row(line)),)
+
+
 # Running ----------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from holdfast.backends.interface import Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.engine.thread_status import STATES, run_claim
+from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.row_format import Line
+from holdfast.engine.thread_status import FAILED, STATES, WAITING, ThreadState, run_claim
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
@@ -198,6 +200,33 @@ def test_a_status_that_was_not_stored_is_stored_when_the_writes_are_repeated(
     monkeypatch.undo()
     graph.invoke(None, config)
     assert status(store, "t") == "waiting"
+
+
+@pytest.mark.parametrize("last", [WAITING, FAILED])
+def test_a_run_has_failed_whichever_of_two_tasks_is_stored_last(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: ThreadState
+) -> None:
+    engine, line = store._handle.engine, Line("", "t")
+    step = store.thread("t").put({"log": []}).id
+    apply, struck = engine.context.backend.apply, [0]
+    first = FAILED if last == WAITING else WAITING
+
+    def write(status: ThreadState) -> Coroutine[Any, Any, None]:
+        return engine.writes.put(line, step, [PendingWriteRow("", status, 0, "c", b"\x01")], status)
+
+    async def apply_first(batch: Any) -> Any:
+        """Store the write of the other task before this one, which has been prepared."""
+        if not struck[0]:
+            struck[0] = 1
+            await write(first)
+        return await apply(batch)
+
+    monkeypatch.setattr(engine.context.backend, "apply", apply_first)
+    run(write(last))
+    assert struck == [1]
+    assert status(store, "t") == "failed"
+    with holdfast.open(tmp_path / "a.db") as other:
+        assert status(other, "t") == "failed"
 
 
 @pytest.mark.parametrize("kind", ["breaks", "joins"])
