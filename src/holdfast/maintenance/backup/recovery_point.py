@@ -282,7 +282,7 @@ class _MomentFinder:
             self.inexact[line] = created - 1
 
     async def _find_origin(self, line: Line, known: list[_Version], *, has_first: bool, earlier: bool = False) -> bool:
-        """Find what a line was, given what backups have of it; `earlier` ones may have more. False if it did not exist."""
+        """Find what a line was, given what backups have; `earlier` ones may have more. False if it did not exist."""
         events = self._events.get(line, ())
         history = _history(line, events, has_first, known)
         if not history.exists(self._time):
