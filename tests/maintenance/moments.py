@@ -142,9 +142,13 @@ class Model:
         return {*life.tags.values(), *life.pins.values()}
 
     def _known(self, number: int, name: str, time: int, most: int | None = None) -> set[int]:
-        """The checkpoints of a life that the last backup before a time has, or some after it, up to so many."""
-        before = [world for when, _, world in self.backups if when <= time][-1:]
-        after = [world for when, _, world in self.backups if when >= time][:most]
+        """The checkpoints of a life that the last backup before a time has, or some after it, up to so many. One that
+        neither of the two beside the time has came back and went again: then all backups before it count, too."""
+        earlier = [world for when, _, world in self.backups if when <= time]
+        after = [world for when, _, world in self.backups if when >= time]
+        beside = [world.lines.get(name) for world in (*earlier[-1:], *after[:1])]
+        has_it = any(each is not None and each.number == number for each in beside)
+        before, after = earlier[-1:] if has_it else earlier, after[:most]
         lives = [world.lines.get(name) for world in (*before, *after)]
         return {each for life in lives if life is not None and life.number == number for each in life.content}
 

@@ -463,6 +463,83 @@ def test_what_came_back_and_went_again_is_as_an_earlier_backup_has_it(
             assert new.maintenance.verify(level="decode").ok
 
 
+def test_what_came_back_is_as_any_earlier_backup_has_it(clock: Clock, repository: Path, tmp_path: Path) -> None:
+    """The first backup has what came back; the one after it has only the stub of it."""
+    store = timed(clock)
+    store.thread("other").put({"n": 0})
+    store.thread("chat").put({"n": 1})
+    store.maintenance.export(tmp_path / "chat.jsonl", threads=["chat"])
+    store.backups(repository).create()
+    clock.now += SECOND
+    store.thread("chat").put({"n": 2})
+    store.maintenance.prune(["chat"], keep_last=1)
+    clock.now += SECOND
+    store.backups(repository).create()
+    store.thread("chat").delete()
+    clock.now += SECOND
+    store.backups(repository).create()
+    clock.now += SECOND
+    store.maintenance.import_(tmp_path / "chat.jsonl")
+    moment = clock.now
+    clock.now += SECOND
+    store.thread("chat").delete()
+    clock.now += SECOND
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        assert new.backups(repository).restore(to_datetime(moment), exact=True).exact
+        assert new.thread("chat").get().state == {"n": 1}
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("how", ["line", "branch"])
+def test_a_branch_that_came_back_is_not_one_that_had_its_number(
+    how: str, saved: bool, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    """A branch was deleted, exported before, and came back; meanwhile there was another one of the same number."""
+    store, moments = timed(clock), list[int]()
+
+    def wait() -> None:
+        moments.append(clock.now)
+        clock.now += SECOND
+
+    chat = store.thread("chat")
+    store.thread("other").put({"n": 0})
+    chat.put({"n": 1})
+    chat.fork("draft")
+    clock.now += SECOND
+    chat.put({"n": 2}, branch="draft")
+    store.maintenance.export(tmp_path / "chat.jsonl", threads=["chat"])
+    store.backups(repository).create()
+    clock.now += SECOND
+    chat.delete_branch("draft", force=True)
+    clock.now += SECOND
+    store.backups(repository).create()
+    wait()
+    chat.fork("draft")
+    wait()
+    if saved:
+        chat.put({"n": 3}, branch="draft")
+    wait()
+    if how == "branch":
+        chat.delete_branch("draft", force=True)
+        wait()
+    chat.delete()
+    wait()
+    store.maintenance.import_(tmp_path / "chat.jsonl")
+    wait()
+    store.backups(repository).create()
+    for time in moments:
+        with holdfast.open("memory://") as new:
+            report = new.backups(repository).restore(to_datetime(time))
+            assert report.exact is not (saved and time == moments[2]), "no backup has seen the other one"
+            if time == moments[-2]:
+                assert [each.thread for each in new.threads().all()] == ["other"]
+                continue
+            thread = new.thread("chat")
+            found = sorted(thread.get(at=each.id).state["n"] for each in thread.log(limit=10))
+            assert found == ([1, 2] if time == moments[-1] else [1])
+
+
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("how", ["import", "copy"])
 def test_steps_that_came_from_elsewhere_are_there_since_then(

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import holdfast
@@ -429,6 +429,9 @@ def test_every_moment_is_what_it_was_or_said_not_to_be(kind: str, tmp_path: Path
 
     @settings(max_examples=by_day(25, 2), deadline=None)
     @given(seed=st.integers(0, 1 << 32))
+    @example(seed=82934)  # with redis: what came back is known from earlier backups
+    @example(seed=388)  # with mongodb: the same
+    @example(seed=1)  # with s3: a branch came back, and another one had its number
     def law(seed: int) -> None:
         folder = tmp_path / str(next(numbers))
         folder.mkdir()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -29,7 +29,7 @@ from holdfast.maintenance.backup_status import RECORD, SETTING
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import files
 from tests.support.cases import case
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import by_day, mostly_nightly
 
 MASTER, BACKUP = LocalKeys(b"m" * 32), LocalKeys(b"b" * 32)
 
@@ -164,14 +164,24 @@ def swapped(path: Path, other: Path, random: Random) -> None:
     other.write_bytes(data)
 
 
-DAMAGE = (flipped, truncated, emptied, deleted, swapped)
+def of_another_version(path: Path, other: Path, random: Random) -> None:
+    """Flip a bit of the byte with the version, which no digest covers."""
+    data = bytearray(path.read_bytes())
+    data[5] ^= random.choice((1, 16))  # an older version, or a newer one
+    path.write_bytes(data)
+
+
+Damage: TypeAlias = Callable[[Path, Path, Random], None]
+DAMAGE: tuple[Damage, ...] = (flipped, truncated, emptied, deleted, swapped)
 
 UNNOTICED = ("locks", "sweeps", "records/notices", "records/withdrawals", "records/damage", "removed")
 """Folders of objects that nothing needs once they are done with, or that others say again: that one is deleted is not
 noticed."""
 
 
-def damaged_copies(subject: Subject, folder: Path, random: Random, sample: int) -> Iterator[tuple[Path, str, set[str]]]:
+def damaged_copies(
+    subject: Subject, folder: Path, random: Random, sample: int, kinds: Sequence[Damage] = DAMAGE
+) -> Iterator[tuple[Path, str, set[str]]]:
     """Yield copies of a repository, in each of which one object is damaged, or two are exchanged, the kind of damage,
     and the names of these objects."""
     names = sorted(str(path.relative_to(subject.repository)) for path in files(subject.repository))
@@ -181,7 +191,7 @@ def damaged_copies(subject: Subject, folder: Path, random: Random, sample: int) 
     for siblings in by_folder.values():
         for name in random.sample(siblings, min(sample, len(siblings))):
             others = [each for each in siblings if each != name]
-            for damage in DAMAGE if sample > 1 else random.sample(DAMAGE, 1):
+            for damage in kinds if sample > 1 else random.sample(kinds, 1):
                 if damage is swapped and not others:
                     continue
                 copy = folder / "damaged"
@@ -196,18 +206,29 @@ def damaged_copies(subject: Subject, folder: Path, random: Random, sample: int) 
     ("kind", "sample"), mostly_nightly([*((kind, 1000) for kind in FILL), ("plain", 1)], daily=[("plain", 1)])
 )
 def test_every_object_in_turn(kind: str, sample: int, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    damage_every_object(kind, sample, DAMAGE, tmp_path, subtests)
+
+
+@pytest.mark.parametrize("kind", mostly_nightly([*FILL], daily=["repacked"]))
+def test_another_version_in_any_object_is_damage(kind: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    damage_every_object(kind, by_day(1000, 3), [of_another_version], tmp_path, subtests)
+
+
+def damage_every_object(
+    kind: str, sample: int, kinds: Sequence[Damage], folder: Path, subtests: pytest.Subtests
+) -> None:
     random = Random(kind)
-    with subject_of(kind, tmp_path) as subject:
+    with subject_of(kind, folder) as subject:
         assert len(subject.states) > (0 if "repacked" in kind else 3)
         count = 0
-        for repository, damage, names in damaged_copies(subject, tmp_path, random, sample):
+        for repository, damage, names in damaged_copies(subject, folder, random, sample, kinds):
             with case(subtests, damage, *sorted(names)):
                 check_others(subject, repository, names)
                 check_verify(subject, repository, damage, names)
-                shutil.rmtree(tmp_path / "repaired", ignore_errors=True)
-                shutil.copytree(repository, tmp_path / "repaired")
+                shutil.rmtree(folder / "repaired", ignore_errors=True)
+                shutil.copytree(repository, folder / "repaired")
                 check_create(subject, repository)
-                check_repair(subject, tmp_path / "repaired", names)
+                check_repair(subject, folder / "repaired", names)
                 count += 1
     assert count > (10 if sample > 1 else 5)
 

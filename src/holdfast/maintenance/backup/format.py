@@ -411,19 +411,21 @@ def _with_header(kind: bytes, digest: bytes, *content: bytes) -> bytes:
 
 
 def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
-    """Return the content of an object. `CorruptError` if it is not what was written under this name."""
+    """Return the content of an object. `CorruptError` if it is not what was written under this name; `UnsupportedError`
+    if it is the mark of a repository of another format, which alone says that: another version elsewhere is damage."""
     reader = ByteReader(data, _OBJECT, where, _HINT)
     if reader.take(len(MARK)) != MARK or reader.take(1) != kind:
         raise reader.error("is malformed")
     version, digest = reader.byte(), reader.take(HEADER - len(MARK) - 2)
-    if version < VERSION:
+    is_mark = kind == KINDS[REPOSITORY].mark
+    if is_mark and version < VERSION:
         raise UnsupportedError(
             f"the repository has format {version}, and this Holdfast reads only {VERSION}",
             where=where,
             hint="Name a new repository; to restore from this one, use the Holdfast that made it. Nothing was changed",
             code="older-format",
         )
-    if version > VERSION:
+    if is_mark and version > VERSION:
         raise UnsupportedError(
             f"the repository has format {version}, and this Holdfast reads only {VERSION}",
             where=where,
@@ -431,7 +433,7 @@ def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
             code="newer-format",
         )
     content = reader.rest()
-    if digest_of(name.encode(), content) != digest:
+    if version != VERSION or digest_of(name.encode(), content) != digest:
         raise reader.error("was damaged")
     return content
 

@@ -38,7 +38,7 @@ from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
 from holdfast.history.thread_status import INTERRUPT, RESUME
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
-from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
+from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, BranchEnd, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
 
 Change: TypeAlias = Literal["arrive", "prune", "delete", "replace", "erase"]
@@ -79,15 +79,28 @@ class HistoryEvent(NamedTuple):
         if time > self.time:
             return None
         if isinstance(self.record, ArrivalRecord):
-            had, has = (dict(each).get(place[0], 0) for each in (self.record.had, self.record.has))
+            is_new = dict(self.record.had).get(place[0], 0) <= place[1]
             # The line that came is all there was, whether or not there is a record of the deletion before it.
-            return "arrive" if had <= place[1] < has else "delete" if self.is_whole else None
-        if self.is_whole or (self.change == "delete" and place[0] in {each[0] for each in self.record.branches}):
+            return (
+                "arrive" if is_new and any(_had(self.record.has, place, time)) else "delete" if self.is_whole else None
+            )
+        if self.is_whole and self.change != "delete":
             return self.change
+        had = _had(self.record.ends, place, time)
+        if self.is_whole or (had and not any(had)):  # a branch before it or after it had the same number
+            return "delete" if any(had) else None
+        since = {branch: created for branch, _, _, created, _ in self.record.branches}.get(place[0])
+        if self.change == "delete" and since is not None and (had or since <= time):
+            return "delete"
         if not any(each[0] == place[0] and each[1] <= place[1] <= each[2] for each in self.record.steps):
             return None
         # A restore removes from a line that others share what was erased since, and no more.
         return "delete" if self.change == "erase" else self.change
+
+
+def _had(ends: Iterable[BranchEnd], place: Place, time: int) -> Sequence[bool]:
+    """Return whether branches that ended so had a step of a place and time; nothing, if none is that of the place."""
+    return [each.had(place[1], time) for each in ends if each.branch == place[0]]
 
 
 class _Chosen(NamedTuple):

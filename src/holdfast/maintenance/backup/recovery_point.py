@@ -275,18 +275,20 @@ class _MomentFinder:
                 continue
             has_come = any(each.change == "arrive" and each.record.created == created for each in events)
             async for version in self._other_versions(line, earlier=has_come):
-                if _origin(version)[0] == created and await self._find_origin(line, [version], has_first=False):
+                if _origin(version)[0] != created:
+                    continue
+                if await self._find_origin(line, [version], has_first=False, earlier=has_come):
                     return
             self.inexact[line] = created - 1
 
-    async def _find_origin(self, line: Line, known: list[_Version], *, has_first: bool) -> bool:
-        """Find what a line was, given what backups have of it. Returns False if it did not exist."""
+    async def _find_origin(self, line: Line, known: list[_Version], *, has_first: bool, earlier: bool = False) -> bool:
+        """Find what a line was, given what backups have; `earlier` ones may have more. False if it did not exist."""
         events = self._events.get(line, ())
         history = _history(line, events, has_first, known)
         if not history.exists(self._time):
             return False
         until = history.known_until(self._time)
-        async for version in self._other_versions(line) if until < self._time else _nothing():
+        async for version in self._other_versions(line, earlier=earlier) if until < self._time else _nothing():
             if version.entry not in [each.entry for each in known] and _origin(version) == _origin(known[0]):
                 known = [*known, version]
                 history = _history(line, events, has_first, known)

@@ -97,7 +97,7 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast.backups")
 
 UNREADABLE = (CorruptError, UnsupportedError)
-"""The errors of objects that are damaged. The byte with the version may be, too."""
+"""The errors of objects that are damaged: of the mark of the repository, the byte with the version may be, too."""
 
 _CACHED_MANIFESTS = 10_000
 _CACHED_LINES = 20_000

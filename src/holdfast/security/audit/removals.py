@@ -30,11 +30,17 @@ _LAST_TIMES = 64
 
 
 class BranchEnd(msgspec.Struct, array_like=True):
-    """The end of a branch that is not there any more: its number, how many steps it had, and the times of the last."""
+    """The end of a branch that is gone, or that came: its number, how many steps it had, and the times of the last."""
 
     branch: int
     length: int
     times: list[int]
+
+    def had(self, seq: int, time: int) -> bool:
+        """Return whether the branch had a step of this number and time, as far as its times are known. A branch before
+        it or after it may have had the same number."""
+        at = seq - (self.length - len(self.times))
+        return seq < self.length and (at < 0 or self.times[at] == time)
 
 
 class RemovalRecord(msgspec.Struct, omit_defaults=True):
@@ -52,11 +58,11 @@ class RemovalRecord(msgspec.Struct, omit_defaults=True):
 
 class ArrivalRecord(msgspec.Struct):
     """The record of steps that were added to a line from elsewhere: how many each branch had before, none where the
-    line is new, and has since."""
+    line is new, and the ends of the branches since."""
 
     created: int
     had: list[tuple[int, int]]
-    has: list[tuple[int, int]]
+    has: list[BranchEnd]
 
 
 async def find_removed(
@@ -93,10 +99,9 @@ async def arrival_detail(source: Engine, target: Engine, *lines: Line) -> dict[s
 async def _arrival_of(source: Engine, target: Engine, line: Line) -> ArrivalRecord:
     """Return the record of what is about to be copied to a line, which may not exist yet."""
     had = [] if await target.lines.load_tip(line) is None else await _ends(target.context.backend, line)
-    lengths = [
-        [(each.branch, each.length) for each in ends] for ends in (had, await _ends(source.context.backend, line))
-    ]
-    return ArrivalRecord((await source.lines.info(line)).created, *lengths)
+    created = (await source.lines.info(line)).created
+    lengths = [(each.branch, each.length) for each in had]
+    return ArrivalRecord(created, lengths, await _ends(source.context.backend, line))
 
 
 def plain_records(records: Mapping[str, RemovalRecord | ArrivalRecord]) -> dict[str, Any]:
