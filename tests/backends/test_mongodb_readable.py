@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.cursor import Cursor
 from pymongo.database import Database
 
 import holdfast
+from holdfast.agents import Machine, PersistentAgent
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import READABLE, TABLES
+from holdfast.backends.tables import READABLE, STATE_TRANSITIONS, TABLES
+from holdfast.errors import VetoError
 from tests.servers import mongodb
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "readable.md"
 
 Documents = Database[dict[str, Any]]
+
+
+class Baker(PersistentAgent, name="mongodb-readable-baker"):
+    machine = Machine("idle", "kneading")
+    machine.add("knead", "idle", "kneading", guard="has_flour")
+
+    def has_flour(self, grams: int) -> bool:
+        return grams > 0
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +41,16 @@ def documents() -> Iterator[Documents]:
     for tenant in ("", "other"):
         with holdfast.open(url, tenant=tenant) as store:
             for number in range(1, 31):
-                messages = [{"role": "user", "content": f"message {n}"} for n in range(5)]
+                messages = [{"role": ("user", "assistant")[n % 2], "content": f"message {n}"} for n in range(5)]
                 plan = {"todo": [], "done": ["look it up"] if number == 1 else []}
                 state = {"messages": messages, "plan": plan, "other": number}
                 store.thread(f"chat-{number}").put(state, metadata={"tokens": number, "model": "small"})
                 store.thread(f"chat-{number}").put({**state, "other": -number})
+            for number in range(1, 4):
+                with Baker().attach(store, f"baker-{number}") as baker:
+                    for grams in (0, 500):
+                        with suppress(VetoError):
+                            baker.transition("knead", grams)
     with MongoClient[dict[str, Any]](url) as client:
         yield client.get_default_database()
         client.drop_database(client.get_default_database().name)
@@ -46,11 +63,14 @@ def guide_commands() -> list[dict[str, Any]]:
     text = re.sub(r"([{,]\s*)([\w$]+):", r'\1"\2":', text)
     commands: list[dict[str, Any]] = []
     for call in filter(None, map(str.strip, text.split("db."))):
-        found = re.fullmatch(r"(\w+)\.(find|aggregate)\((.*?)\)(?:\.sort\((.*)\))?", call, re.DOTALL)
+        found = re.fullmatch(
+            r"(\w+)\.(find|aggregate)\((.*?)\)(?:\.sort\((.*?)\))?(?:\.limit\((\d+)\))?", call, re.DOTALL
+        )
         assert found is not None, call
-        collection, kind, what, order = found.groups()
+        collection, kind, what, order, most = found.groups()
         if kind == "find":
-            commands.append({"find": collection, "filter": json.loads(what), "sort": json.loads(order or "{}")})
+            command = {"find": collection, "filter": json.loads(what), "sort": json.loads(order or "{}")}
+            commands.append({**command, "limit": int(most or 0)})
         else:
             commands.append({"aggregate": collection, "pipeline": json.loads(what), "cursor": {}})
     return commands
@@ -79,8 +99,28 @@ def winning_stages(documents: Documents, command: dict[str, Any]) -> tuple[set[s
     return set(stages(explained["queryPlanner"]["winningPlan"])), explained["executionStats"]
 
 
-def test_the_guide_shows_queries() -> None:
-    assert {next(iter(each.values())) for each in guide_commands()} >= {"conversations", "state_values", "metadata"}
+def test_the_guide_shows_ten_queries_of_all_collections() -> None:
+    assert len(guide_commands()) == 10
+    assert {next(iter(each.values())) for each in guide_commands()} == {table.name for table in READABLE}
+
+
+def test_the_queries_of_the_guide_in_python_use_the_indexes(documents: Documents) -> None:
+    (text,) = [
+        each for each in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "def queries" in each
+    ]
+    names: dict[str, Any] = {}
+    exec(text[text.index("def queries") : text.index("class Baker")], names)
+    found: dict[str, Any] = names["queries"](documents)
+    in_shell = [list(documents.command(command)["cursor"]["firstBatch"]) for command in guide_commands()]
+    for (name, cursor), expected in zip(found.items(), in_shell, strict=True):
+        if isinstance(cursor, Cursor):  # of an aggregate, the shell's form is explained
+            plan = cursor.clone().explain()
+            used, numbers = set(stages(plan["queryPlanner"]["winningPlan"])), plan["executionStats"]
+            assert "IXSCAN" in used, name
+            assert not used & {"COLLSCAN", "SORT"}, name
+            assert numbers["totalDocsExamined"] <= 30, name
+        assert sorted(map(str, cursor)) == sorted(map(str, expected)), name
+        assert expected, name
 
 
 @pytest.mark.parametrize("command", guide_commands(), ids=lambda command: "-".join(map(str, command.values()))[:60])
@@ -105,7 +145,8 @@ def test_without_an_index_the_whole_collection_is_read(documents: Documents) -> 
 
 def test_every_column_is_a_field(documents: Documents) -> None:
     for table in READABLE:
-        document = documents[table.name].find_one({"tenant": "", "thread": "chat-1"})
+        thread = "␞agents:baker-1" if table is STATE_TRANSITIONS else "chat-1"
+        document = documents[table.name].find_one({"tenant": "", "thread": thread})
         assert document is not None, table.name
         assert document.keys() == {"_id", *table.all_columns}
         assert document["_id"] == {name: document[name] for name in table.key}

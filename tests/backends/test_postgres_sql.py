@@ -174,6 +174,9 @@ INSERT INTO holdfast.conversations SELECT 'tenant ' || n, 'chat ' || n, 'c', 0, 
 INSERT INTO holdfast.transitions SELECT 'tenant ' || n, 'chat ' || n, 'c', '', '', 0, 0, '', '', 'null', ''
   FROM generate_series(1, 5000) n;
 INSERT INTO holdfast.metadata SELECT 'tenant ' || n, 'chat ' || n, 'c', 'k', 'null', '' FROM generate_series(1, 5000) n;
+INSERT INTO holdfast.state_transitions
+  SELECT 'tenant ' || n, 'chat ' || n, 'c', 0, 'a', '', '', '', '', 'true', '', 'null', '', 'null', ''
+  FROM generate_series(1, 5000) n;
 """
 
 

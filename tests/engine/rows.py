@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.backends.interface import Backend, Put, Scan
 from holdfast.backends.memory import MemoryBackend
@@ -20,7 +20,12 @@ Rows = dict[str, dict[tuple[Scalar, ...], dict[str, Any]]]
 
 
 def showing(
-    backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 20, clock: Any = None, project: bool = True
+    backend: Backend,
+    *,
+    fold_every: int = 32,
+    cache_bytes: int = 1 << 20,
+    clock: Any = None,
+    project: bool | Literal["follow"] = True,
 ) -> Store:
     """A store that writes readable rows."""
     ground = EngineContext(

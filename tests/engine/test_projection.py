@@ -469,7 +469,7 @@ def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypat
     monkeypatch.setattr(MemoryBackend, "capabilities", property(capabilities))
     assert holdfast.open("memory://")._engine.projector.on
     assert not holdfast.open("memory://", project=False)._engine.projector.on
-    with pytest.raises(ConfigError, match="project must be True or False"):
+    with pytest.raises(ConfigError, match="project must be True, False"):
         holdfast.open("memory://", project="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="opened without readable rows"):
         holdfast.open("memory://", project=False).maintenance.project()

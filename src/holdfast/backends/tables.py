@@ -228,7 +228,6 @@ AGENT_STATES = Table(
     _THREAD,
     {"checkpoint": str, "parent": str, "kind": str, "time": str, "steps": int, "hash": str, "version": int},
     in_feed=False,
-    embedded=True,
 )
 """One row for each thread: its latest checkpoint. `version` changes with the rows of the thread in
 `state_values` and `conversations`."""
@@ -238,7 +237,6 @@ STATE_VALUES = Table(
     {**_THREAD, "channel": str},
     {"kind": str, "items": int, "checkpoint": str, "time": str, "value": JsonText},
     in_feed=False,
-    embedded=True,
 )
 """The channels of the latest state, and the checkpoint that changed each last. `kind` is `value`; `conversation`, and
 then its `items` are in `conversations`; or `left out`, if the value is too large."""
@@ -248,7 +246,6 @@ CONVERSATIONS = Table(
     {**_THREAD, "channel": str, "position": int},
     {"role": str, "name": str, "content": str, "checkpoint": str, "time": str, "message": JsonText},
     in_feed=False,
-    embedded=True,
 )
 """The messages in the latest state, and the checkpoint that added each."""
 
@@ -257,21 +254,43 @@ TRANSITIONS = Table(
     {**_THREAD, "checkpoint": str},
     {"parent": str, "branch": str, "branch_number": int, "step": int, "kind": str, "time": str, "changed": JsonText},
     in_feed=False,
-    embedded=True,
 )
 """One row for each checkpoint: its parent, and the channels that it changed."""
 
-METADATA = Table(
-    "metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False, embedded=True
-)
+METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False)
 """The entries of each checkpoint's metadata."""
 
-READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
+STATE_TRANSITIONS = Table(
+    "state_transitions",
+    {**_THREAD, "checkpoint": str, "number": int},
+    {
+        "agent": str,
+        "from_state": str,
+        "to_state": str,
+        "trigger": str,
+        "time": str,
+        "success": JsonText,
+        "error": str,
+        "data": JsonText,
+        "actor": str,
+        "seconds": JsonText,
+    },
+    in_feed=False,
+)
+"""The transitions of agents, by the checkpoint that recorded each: also those that failed or were refused."""
+
+READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA, STATE_TRANSITIONS)
 """The tables of readable rows."""
 
+BY_CHECKPOINT = (TRANSITIONS, METADATA, STATE_TRANSITIONS)
+"""Those of them with rows about each checkpoint, whose id follows the thread in their key."""
+
+BEHIND = Table("behind", {**_THREAD, "checkpoint": str}, {"time": int}, in_feed=False, embedded=True)
+"""The checkpoints that readable rows do not have yet, and when each was saved."""
+
 TABLES = (
-    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE),
-    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS),
+    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE[:5]),
+    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS, BEHIND, STATE_TRANSITIONS),
 )
 """All tables. New ones come last: some stores number them."""
 

@@ -22,7 +22,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.mongodb.line_document import EMPTIED, FOLLOWS, SINCE, UNTIL
+from holdfast.backends.mongodb.line_document import ANY, EMPTIED, FEW_HAVE, SINCE, UNTIL, field_of
 from holdfast.backends.mongodb.row_mapping import THREAD_STEP, Document, index_fields
 from holdfast.backends.tables import (
     AGENT_STATES,
@@ -30,6 +30,7 @@ from holdfast.backends.tables import (
     EVENTS,
     LINES,
     METADATA,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TABLES,
@@ -39,7 +40,7 @@ from holdfast.backends.tables import (
 )
 from holdfast.errors import ConfigError
 
-VERSION = 2
+VERSION = 3
 """The layout. Goes up when older versions of Holdfast cannot use the store."""
 
 OLDEST_WIRE = 13
@@ -48,11 +49,12 @@ OLDEST_WIRE = 13
 DURABLE = WriteConcern(w="majority", j=True)
 
 _READABLE_INDEXES: Mapping[Table, Mapping[str, tuple[str, ...]]] = {
-    AGENT_STATES: {"thread": ("tenant", "thread")},
+    AGENT_STATES: {"thread": ("tenant", "thread"), "time": ("tenant", "time")},
     STATE_VALUES: {"thread": ("tenant", "thread", "channel"), "channel": ("tenant", "channel")},
     CONVERSATIONS: {"thread": ("tenant", "thread", "position")},
     TRANSITIONS: {"thread": ("tenant", "thread", "time")},
     METADATA: {"thread": ("tenant", "thread", "checkpoint"), "key": ("tenant", "key")},
+    STATE_TRANSITIONS: {"agent": ("tenant", "agent", "time"), "success": ("tenant", "success", "time")},
 }
 """The indexes for people: by thread, in the order of a conversation, and by what is searched for in all threads."""
 
@@ -154,7 +156,10 @@ def _index_models(space: Table) -> list[IndexModel]:
         for name in (SINCE, UNTIL):
             keys = [("_id.tenant", ASCENDING), (name, ASCENDING)]
             indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: {"$exists": True}}))
-        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, FOLLOWS, "begun")]
+        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, "begun")]
+        for table in FEW_HAVE:
+            name, keys = field_of(table), [("_id.tenant", ASCENDING)]
+            indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: ANY}))
     if space is WORDS:
         # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]

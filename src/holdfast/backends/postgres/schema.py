@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.backends.postgres.apply_function import apply_function_sql
 from holdfast.backends.tables import (
     AGENT_STATES,
+    BEHIND,
     BRANCHES,
     CONVERSATIONS,
     EVENTS,
@@ -21,6 +22,7 @@ from holdfast.backends.tables import (
     QUARANTINE,
     READABLE,
     REFS,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TABLES,
@@ -67,10 +69,12 @@ _COMMENTS: dict[Table, str] = {
     LINKS: "Relations of artifacts and changes, from either end",
     KEYS: "Encrypted keys of an encrypted store: whoever deletes one erases what it encrypts",
     FIELDS: "The fields of threads that lists filter by, from either end",
+    BEHIND: "The checkpoints that tables for people do not have yet",
     AGENT_STATES: "The latest checkpoint of each thread, for people to query",
     STATE_VALUES: "The channels of the latest state of each thread, as JSON",
     CONVERSATIONS: "The messages in the latest state of each thread, one row each",
     TRANSITIONS: "What each checkpoint changed, and which one it follows",
+    STATE_TRANSITIONS: "The transitions of agents, also those that failed or were refused",
     METADATA: "The metadata of each checkpoint, one row per entry",
 }
 
@@ -97,6 +101,9 @@ _COLUMN_COMMENTS = {
     "conversations.position": "The place of the message in its channel, from 0",
     "conversations.checkpoint": "The checkpoint that added the message",
     "conversations.time": "When that was: text in UTC that sorts; cast it to timestamptz",
+    "state_transitions.thread": "The name of the line of the agent; agent has its id",
+    "state_transitions.success": "true or false; a transition that failed or was refused has an error",
+    "state_transitions.time": "When it was tried: text in UTC that sorts; cast it to timestamptz",
     "transitions.changed": "The names of the channels that the checkpoint changed",
     "transitions.time": "When it was saved: text in UTC that sorts; cast it to timestamptz",
 }
@@ -164,7 +171,7 @@ CONTAINS = "pg_catalog.strpos({}, {}) > 0"
 
 _ORIGIN = CONTAINS.format("metadata", ORIGIN)
 
-# By time, across lines; and what is looked for among many events.
+# By time, across lines; and what is looked for among many events, and transitions of agents.
 _TIME_INDEXES = {
     "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
     "steps_origin": f"steps (tenant, time) WHERE {_ORIGIN}",
@@ -175,6 +182,7 @@ _TIME_INDEXES = {
     "events_failed": f"events (tenant, time) WHERE {FAILED}",
     "refs_stopped": f"refs (tenant, line) WHERE {stopped(CONTAINS)}",
     "events_time": "events (tenant, time, kind)",
+    "state_transitions_agent": "state_transitions (agent, time)",
 }
 
 

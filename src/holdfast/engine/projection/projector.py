@@ -12,14 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from typing import Protocol
 
 from holdfast.backends.batch_eval import same_columns
-from holdfast.backends.interface import Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     AGENT_STATES,
+    BEHIND,
     BRANCHES,
+    BY_CHECKPOINT,
     CONVERSATIONS,
+    EVENTS,
     METADATA,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TRANSITIONS,
@@ -65,7 +70,9 @@ from holdfast.engine.projection.rows import (
     edit_pieces,
     entries_of,
     first_step,
+    has_transitions,
     operations_by_channel,
+    transition_columns,
 )
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import StateLoader
@@ -83,12 +90,27 @@ _FEW = 32
 
 _WEIGHT = 600
 
+LATE_SECONDS = 60.0
+"""Rows that are missing for longer than this do not just follow: nobody has used the store, or they cannot be made."""
+
+
+class StepFollower(Protocol):
+    """Writes the readable rows of steps soon after they were saved."""
+
+    def marks(self, line: Line, steps: Sequence[ProjectedStep]) -> list[Change]:
+        """Return the changes, for the batch of some steps, that say that their rows are missing."""
+
+    def add(self, line: Line, steps: Sequence[ProjectedStep]) -> None:
+        """Write the rows of steps that were just saved, soon."""
+
 
 class Projector:
     """Builds readable rows, where a store has them."""
 
     def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
-        self.on: bool = context.project
+        self.on: bool = bool(context.project)
+        self.follower: StepFollower | None = None
+        """Writes the rows of steps after they were saved, instead of with them."""
         self._context = context
         self._backend = context.backend
         self._lines = lines
@@ -105,7 +127,7 @@ class Projector:
             return await self._step_rows(line, new_steps)
 
     async def _rows(self, line: Line, new_steps: Sequence[ProjectedStep]) -> RowChanges:
-        thread = await self._stored(line, new_steps[0].info)
+        thread = await self._stored(line, new_steps[0])
         if thread is None:
             # There were steps before the store had such rows, or a writer did not write them.
             await self.build(line)
@@ -127,6 +149,7 @@ class Projector:
             await self._rename(rows, thread, named, {each.point.id for each in new_steps})
         for each in new_steps:
             self._describe(rows, named, each.point, each.step, None if each.parent is None else each.parent.id)
+        await self._transitions(rows, new_steps)
         rows.after = named._replace(version=new_steps[-1].info.version)
         if at_head and latest.point.id >= thread.checkpoint:
             if follows:
@@ -148,13 +171,13 @@ class Projector:
         """Drop the cached rows of a thread."""
         self._context.cache.drop(("rows", line))
 
-    async def _stored(self, line: Line, info: LineInfo) -> ProjectedThread | None:
-        """Return the rows of a thread; None if it has steps and no rows."""
+    async def _stored(self, line: Line, first: ProjectedStep) -> ProjectedThread | None:
+        """Return the rows of a thread; None if it has steps before some new ones, and no rows."""
         thread: ProjectedThread | None = self._context.cache.get(("rows", line))
-        if thread is not None and thread.version == info.version:
+        if thread is not None and thread.version == first.info.version:
             return thread
-        thread = await self._read(line, info)
-        if thread.row is None:
+        thread = await self._read(line, first.info)
+        if thread.row is None and first.point[:2] != (0, 0):
             (steps,) = await self._backend.read([first_step(line)])
             if steps:
                 return None
@@ -176,6 +199,7 @@ class Projector:
         rows = RowChanges(line, [Expect(AGENT_STATES, tuple(line), thread.row), *clear_state(line)])
         for each in new_steps:
             self._describe(rows, thread, each.point, each.step, None if each.parent is None else each.parent.id)
+        await self._transitions(rows, new_steps)
         return rows
 
     async def _fill(self, rows: RowChanges, thread: ProjectedThread, point: StepRef | None) -> bool:
@@ -192,6 +216,7 @@ class Projector:
             step = open_step(line, stored[0], self._context.max_bytes)
             parent = await self._parent(line, step, {})
             self._describe(rows, thread, point, step, None if parent is None else parent.id)
+            await self._stored_transitions(rows, point.id, point.id)
             point = parent
         return False
 
@@ -218,6 +243,30 @@ class Projector:
             rows.changes.append(Delete(METADATA, (*rows.line, point.id)))
         for key, text in entries_of(step.header) if step is not None else ():
             rows.put(METADATA, (point.id, key), text)
+
+    async def _transitions(self, rows: RowChanges, new_steps: Sequence[ProjectedStep]) -> None:
+        """Write the transitions that steps recorded."""
+        if not has_transitions(rows.line):
+            return
+        if self.follower is not None:  # their events are stored, and may have been redacted since
+            ids = [each.point.id for each in new_steps]
+            await self._stored_transitions(rows, min(ids), max(ids))
+            return
+        for each in new_steps:
+            self._put_transitions(rows, each.events)
+
+    async def _stored_transitions(self, rows: RowChanges, first: str, last: str) -> None:
+        """Write the transitions of the steps from an id to another one."""
+        if has_transitions(rows.line):
+            scan = Scan(EVENTS, tuple(rows.line), (first,), (last + "\0",))
+            (events,) = await read_despite_damage(self._backend, [scan])
+            self._put_transitions(rows, events)
+
+    def _put_transitions(self, rows: RowChanges, events: Sequence[Row]) -> None:
+        for event in events:
+            columns = transition_columns(rows.line, event, self._context.max_bytes)
+            if columns is not None:
+                rows.put(STATE_TRANSITIONS, event.key[2:], *columns)
 
     def _head(
         self,
@@ -476,12 +525,20 @@ class Projector:
         return count
 
     async def is_complete(self, line: Line) -> bool:
-        """Return whether a thread's rows show its latest checkpoint."""
+        """Return whether a thread's rows show its latest checkpoint, and none is marked as missing."""
         point = await self._lines.latest_step(line)
-        (heads,) = await self._backend.read([Get(AGENT_STATES, [tuple(line)])])
+        heads, marks = await self._backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(BEHIND, tuple(line), limit=1)])
         if point is None or not heads:
             return point is None and not heads
-        return heads[0].columns[5] == point.hash.hex()
+        return heads[0].columns[5] == point.hash.hex() and not marks
+
+    async def lag(self, *place: str) -> tuple[int, float]:
+        """Return how many steps of a tenant, or of one of its lines, are marked as missing in the rows, and for how
+        many seconds the first has been."""
+        (marks,) = await self._backend.read([Scan(BEHIND, place)])
+        if not marks:
+            return 0, 0.0
+        return len(marks), max(0.0, (self._context.clock() - min(int(row.columns[0]) for row in marks)) / 1e9)
 
     async def _has_all_steps(self, line: Line) -> bool:
         """Return whether every checkpoint of a thread has its rows: some may have been saved without."""
@@ -517,6 +574,7 @@ class Projector:
                     raise
 
     async def _build(self, line: Line, info: LineInfo) -> bool:
+        (marks,) = await self._backend.read([Scan(BEHIND, tuple(line))])
         names = {each.branch: each.name for each in await self._lines.branches(line)}
         thread = ProjectedThread(None, NO_CHANNELS, info.version, names)
         unchanged = self._lines.line_unchanged(line, info)
@@ -536,6 +594,9 @@ class Projector:
                     parent = await self._parent(line, step, positions)
                 rows.changes.append(Delete(METADATA, (*line, point.id)))
                 self._describe(rows, thread, point._replace(revision=0), step, None if parent is None else parent.id)
+            if page:
+                rows.changes += (Delete(STATE_TRANSITIONS, (*line, id)) for id in page if has_transitions(line))
+                await self._stored_transitions(rows, min(page), max(page))
             if await self._backend.apply([unchanged, *rows.changes]) is not None:
                 return False
             ids |= page.keys()
@@ -558,7 +619,8 @@ class Projector:
                 return False
         else:
             await self._show_stored(rows, info, thread, head[0])
-        rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in (TRANSITIONS, METADATA))
+        rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in BY_CHECKPOINT)
+        rows.changes += (Delete(BEHIND, row.key) for row in marks)
         if await self._backend.apply([unchanged, *rows.changes]) is not None:
             return False
         self.remember(rows)

@@ -9,8 +9,8 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     AGENT_STATES,
+    BY_CHECKPOINT,
     CONVERSATIONS,
-    METADATA,
     STATE_VALUES,
     STEPS,
     TRANSITIONS,
@@ -22,11 +22,21 @@ from holdfast.codec.plain_json import to_plain
 from holdfast.engine.lines import MAIN
 from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
+from holdfast.engine.model.scopes import unquoted
 from holdfast.engine.model.steps import Step, StepHeader
-from holdfast.engine.projection.rendering import CAP, CONVERSATION, RenderedMessage, key_text, time_text, to_text
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.engine.namespaces import AGENTS
+from holdfast.engine.projection.rendering import (
+    CAP,
+    CONVERSATION,
+    RenderedMessage,
+    clean_text,
+    key_text,
+    time_text,
+    to_text,
+)
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, open_body
 from holdfast.engine.state_loader import LoadedState
-from holdfast.errors import TooDeepError
+from holdfast.errors import CorruptError, TooDeepError
 
 NO_CHANNELS: Mapping[str, tuple[str, int]] = {}
 
@@ -41,6 +51,8 @@ class ProjectedStep(NamedTuple):
     parent: StepRef | None
     branches: Sequence[Branch]
     """Branches that are created or renamed together with it."""
+    events: Sequence[Row] = ()
+    """The events of an agent that are stored together with it."""
 
 
 class ProjectedThread(NamedTuple):
@@ -163,6 +175,35 @@ def _slice_pieces(pieces: Iterable[Piece], start: int, length: int) -> Iterator[
         start -= count
 
 
+def has_transitions(line: Line) -> bool:
+    """Return whether a line is that of an agent, whose steps may record transitions."""
+    return line.name.startswith(AGENTS)
+
+
+def transition_columns(line: Line, event: Row, max_bytes: int) -> tuple[Scalar, ...] | None:
+    """Return the columns of the transition that an event records; None if it is about something else."""
+    time, kind, actor, action, _, outcome, _, _, duration = event.columns
+    if kind != "transition":
+        return None
+    try:
+        plain = to_plain(open_body(event, max_bytes)) if event.body else {}
+    except (CorruptError, TooDeepError):
+        plain = {}
+    detail = plain if type(plain) is dict else {}
+    data = to_text(detail.get("data"))
+    return (
+        clean_text(unquoted(line.name.removeprefix(AGENTS))),
+        *(clean_text(str(detail.get(name) or "")) for name in ("from", "to")),
+        clean_text(str(action)),
+        time_text(int(time)),
+        "true" if outcome == "ok" else "false",
+        clean_text(str(detail.get("error") or ""))[:CAP],
+        data if len(data) <= CAP else "null",
+        clean_text(str(actor)),
+        to_text(int(duration) / 1e9),
+    )
+
+
 def entries_of(header: StepHeader) -> Iterator[tuple[str, str]]:
     """Yield the entries of a step's metadata, as text."""
     try:
@@ -217,7 +258,7 @@ async def without(
     remaining = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
     for row in transitions:
         if row.key[2] in ids:
-            rows.changes += (Delete(TRANSITIONS, row.key), Delete(METADATA, row.key))
+            rows.changes += (Delete(table, row.key) for table in BY_CHECKPOINT)
             continue
         parent, branch, number, *rest = row.columns
         now = ("" if parent in ids else parent, remaining.label(int(number)))

@@ -13,11 +13,12 @@ from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import AGENT_STATES, FIELDS, READABLE, WORDS, Key, Table
+from holdfast.backends.tables import AGENT_STATES, BEHIND, FIELDS, READABLE, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.projection.projector import LATE_SECONDS
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import MANY
 from holdfast.errors import ConflictError
@@ -56,13 +57,18 @@ async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
         words = bool(await engine.indexer.state(line.tenant)) or words
     except UNREADABLE:
         words = True
+    found: list[Finding] = []
+    if readable and (behind := await _lag(engine, line)):
+        if behind >= LATE_SECONDS:
+            what = f"readable rows have been behind the log for {behind:.0f} seconds"
+            found.append(Finding(FindingCode.STALE_ROWS, what, *line, space=BEHIND.name, key=tuple(line)))
+        readable = False  # whoever saved writes them soon
     if not readable and not words:
-        return []
+        return found
     memory = await MemoryBackend.open("memory://")
     derived = _DerivedInMemory(engine.context.stored, memory)
     context = replace(engine.context, backend=derived, cache=MemoryCache(_CACHE_BYTES), project=True)
     rebuilt = Engine(context)
-    found: list[Finding] = []
     try:
         if readable:
             await rebuilt.projector.build(line)
@@ -80,6 +86,13 @@ async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
     finally:
         await memory.close()
     return found
+
+
+async def _lag(engine: Engine, line: Line) -> float:
+    try:
+        return (await engine.projector.lag(*line))[1]
+    except UNREADABLE:
+        return 0.0
 
 
 async def _has_rows(backend: Backend, table: Table, line: Line) -> bool:
