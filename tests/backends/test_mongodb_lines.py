@@ -29,9 +29,9 @@ from holdfast.backends.mongodb import commit_plan, committer, row_mover
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import (
-    AGENT_STATES,
     BEHIND,
     BRANCHES,
+    HEADS,
     LINES,
     METADATA,
     NODES,
@@ -333,17 +333,17 @@ def test_writes_do_not_disturb_who_appends(store: Driven, other: Driven, counted
 
 
 def test_writes_change_nothing_of_what_is_known_of_a_line(store: Driven, counted: Counted) -> None:
-    states = [row_of(AGENT_STATES, *LINE, steps=n) for n in range(3)]
-    assert store.apply(Create(LINES, INFO), Put(AGENT_STATES, states[0])) is None
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, states[0].columns), Put(AGENT_STATES, states[1])) is None
+    states = [row_of(HEADS, *LINE, steps=n) for n in range(3)]
+    assert store.apply(Create(LINES, INFO), Put(HEADS, states[0])) is None
+    assert store.apply(KNOWN, Expect(HEADS, LINE, states[0].columns), Put(HEADS, states[1])) is None
     assert store.apply(KNOWN, Create(WRITES, _write("a"))) is None
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, None), Put(AGENT_STATES, states[2])) == 1
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, states[1].columns), Put(AGENT_STATES, states[1])) is None
+    assert store.apply(KNOWN, Expect(HEADS, LINE, None), Put(HEADS, states[2])) == 1
+    assert store.apply(KNOWN, Expect(HEADS, LINE, states[1].columns), Put(HEADS, states[1])) is None
     assert store.apply(KNOWN, Create(WRITES, _write("b"))) is None
     counted.take()
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, states[1].columns), Put(AGENT_STATES, states[2])) is None
+    assert store.apply(KNOWN, Expect(HEADS, LINE, states[1].columns), Put(HEADS, states[2])) is None
     assert "aggregate" not in counted.take()
-    assert store.scan(AGENT_STATES) == [states[2]]
+    assert store.scan(HEADS) == [states[2]]
 
 
 def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
@@ -536,7 +536,7 @@ def test_pages_over_lines(store: Driven) -> None:
 
 # Histories ----------------------------------------------------------------------------------------------------------
 
-HISTORY = (LINES, STEPS, WRITES, REFS, AGENT_STATES, NODES)
+HISTORY = (LINES, STEPS, WRITES, REFS, HEADS, NODES)
 
 
 def _random_row(chance: random.Random, table: Table) -> Row:
@@ -547,7 +547,7 @@ def _random_row(chance: random.Random, table: Table) -> Row:
         )
         del name
     columns = {name: kind(chance.randrange(2)) if kind is int else kind() for name, kind in table.columns.items()}
-    body = bytes(chance.choice([0, 3, 700])) if table is not AGENT_STATES else b""
+    body = bytes(chance.choice([0, 3, 700])) if table is not HEADS else b""
     return row_of(table, *key, body=body, **columns)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,7 +205,7 @@ def test_rows_come_within_a_second_and_before_the_store_is_closed(tmp_path: Path
         while behind(on):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert [row["content"] for row in rows_of(on)["conversations"].values()] == ["one"]
+        assert [row["content"] for row in rows_of(on)["conversation_history"].values()] == ["one"]
         store.thread("t").put({"messages": ["one", "two"]})
     with holdfast.open(url) as store:
         on = store._engine.context.stored
@@ -324,6 +327,31 @@ def test_transitions_of_agents_are_rows(project: bool | Literal["follow"], by_ha
     assert store.maintenance.verify(level="decode").findings == []
     store.agents.delete("a/b")
     assert not transitions_of(on)
+
+
+def test_the_state_of_an_agent_is_a_row(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/a.db", project="follow") as store:
+        bake(store, "a/b")
+        store.thread("t").put({"messages": ["no agent's"]})
+        with Baker().attach(store, "a/b") as baker:
+            baker.conversation.append({"role": "assistant", "content": "", "tool_calls": [{"name": "oven"}]})
+            baker.conversation.append({"role": "user", "content": "?"})
+        saved = store.agents.load("a/b")
+    with sqlite3.connect(tmp_path / "a.db") as database:
+        columns = "agent, type, status, state, version, created, checkpoint, fields"
+        (row,) = database.execute(f"SELECT {columns} FROM agent_states")
+        said = database.execute("SELECT number, role, tool_calls FROM conversation_history WHERE agent = 'a/b'")
+        assert said.fetchall() == [(0, "assistant", '[{"name":"oven"}]'), (1, "user", "null")]
+        assert database.execute("SELECT agent FROM conversation_history WHERE thread = 't'").fetchall() == [("",)]
+    database.close()
+    assert (
+        row[:4]
+        == ("a/b", "follower-test-baker", "stopped", "idle")
+        == (saved.id, saved.kind, saved.status, saved.state)
+    )
+    assert (row[4], row[6]) == (saved.version, saved.checkpoint)
+    assert abs((datetime.fromisoformat(row[5]) - saved.created).total_seconds()) < 60
+    assert json.loads(row[7]) == {"loaves": 2}
 
 
 def test_erasure_takes_the_data_of_transitions(by_hand: None) -> None:

@@ -4,8 +4,8 @@ They have the content of the latest checkpoint of a thread, and what every check
 the database's own language. Nothing reads them back: the log is authoritative, and `build` rebuilds them from it.
 
 The changes of a step are enough to update the rows of the checkpoint before it. For a step that follows another one, or
-none, all rows are compared and rewritten. Either is done on condition that the thread's row in `agent_states` is the
-one that was read; so of two writers, one reads again.
+none, all rows are compared and rewritten. Either is done on condition that the thread's row in `heads` is the one
+that was read; so of two writers, one reads again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Protocol
 from holdfast.backends.batch_eval import same_columns
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
-    AGENT_STATES,
     BEHIND,
     BRANCHES,
     BY_CHECKPOINT,
-    CONVERSATIONS,
+    CONVERSATION_HISTORY,
     EVENTS,
+    HEADS,
     METADATA,
     STATE_TRANSITIONS,
     STATE_VALUES,
@@ -61,10 +61,12 @@ from holdfast.engine.projection.rendering import (
 from holdfast.engine.projection.rows import (
     NO_CHANNELS,
     NOBODY,
+    Head,
     Piece,
     ProjectedStep,
     ProjectedThread,
     RowChanges,
+    agent_columns,
     chain_to,
     clear_state,
     edit_pieces,
@@ -187,16 +189,16 @@ class Projector:
         """Read the rows of a thread; for state, which may have very many keys, without how each is shown."""
         values_scan = Scan(STATE_VALUES, tuple(line), limit=None if has_messages(line.name) else 0)
         heads, values, branches = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), values_scan, Scan(BRANCHES, tuple(line))]
+            [Get(HEADS, [tuple(line)]), values_scan, Scan(BRANCHES, tuple(line))]
         )
         names = {each.branch: each.name for each in map(Branch.of, branches)}
         channels = {str(row.key[2]): (str(row.columns[0]), int(row.columns[1])) for row in values}
-        return ProjectedThread(heads[0].columns if heads else None, channels, info.version, names)
+        return ProjectedThread(Head.of(heads), channels, info.version, names)
 
     async def _step_rows(self, line: Line, new_steps: Sequence[ProjectedStep]) -> RowChanges:
         """Return the rows of steps only. No state is shown."""
         thread = await self._read(line, new_steps[0].info)
-        rows = RowChanges(line, [Expect(AGENT_STATES, tuple(line), thread.row), *clear_state(line)])
+        rows = RowChanges(line, [Expect(HEADS, tuple(line), thread.row), *clear_state(line)])
         for each in new_steps:
             self._describe(rows, thread, each.point, each.step, None if each.parent is None else each.parent.id)
         await self._transitions(rows, new_steps)
@@ -274,15 +276,24 @@ class Projector:
         thread: ProjectedThread,
         latest: ProjectedStep,
         channels: Mapping[str, tuple[str, int]],
+        values: Sequence[Change] | None = None,
     ) -> None:
-        """Write the thread's own row, on condition that it is unchanged."""
+        """Write the thread's own row, on condition that it is unchanged. `values` are the rows of its values, if they
+        are not only those that change."""
         point = latest.point
-        parent = "" if latest.parent is None else latest.parent.id
-        kind, time = clean_text(point.kind), time_text(point.time)
-        version = 1 if thread.row is None else int(thread.row[6]) + 1
-        row = (point.id, parent, kind, time, point.depth + 1, point.hash.hex(), version)
-        rows.changes.append(Expect(AGENT_STATES, tuple(rows.line), thread.row))
-        rows.put(AGENT_STATES, (), *row)
+        row = Head(
+            *agent_columns(rows.line, rows.changes if values is None else values, thread.row),
+            checkpoint=point.id,
+            parent="" if latest.parent is None else latest.parent.id,
+            kind=clean_text(point.kind),
+            created=time_text(latest.info.created),
+            time=time_text(point.time),
+            steps=point.depth + 1,
+            hash=point.hash.hex(),
+            version=1 if thread.row is None else thread.row.version + 1,
+        )
+        rows.changes.append(Expect(HEADS, tuple(rows.line), thread.row))
+        rows.put(HEADS, (), *row)
         rows.after = ProjectedThread(row, channels, latest.info.version, thread.names)
 
     async def _rename(
@@ -392,12 +403,12 @@ class Projector:
             rows.put_message(channel, number, message, chain[step].point)
         if moved:
             keys = [(*rows.line, channel, old) for _, old in moved]
-            (old_rows,) = await self._backend.read([Get(CONVERSATIONS, keys)])
+            (old_rows,) = await self._backend.read([Get(CONVERSATION_HISTORY, keys)])
             columns = {row.key[3]: row.columns for row in old_rows}
             for number, old in moved:
                 # Rows that are missing belong to another checkpoint by now, and the batch will be refused.
                 if old in columns:
-                    rows.put(CONVERSATIONS, (channel, number), *columns[old])
+                    rows.put(CONVERSATION_HISTORY, (channel, number), *columns[old])
         rows.shorten(channel, (CONVERSATION, length), total)
         return total
 
@@ -468,12 +479,13 @@ class Projector:
             if isinstance(change, Put):
                 target[change.space, change.row.key] = change.row.columns
         heads, *tables = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATIONS, tuple(line))]
+            [Get(HEADS, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATION_HISTORY, tuple(line))]
         )
-        if heads and str(heads[0].columns[0]) > latest.point.id:
+        head = Head.of(heads)
+        if head is not None and head.checkpoint > latest.point.id:
             rows.after = None  # another writer was quicker
             return
-        for space, existing in zip((STATE_VALUES, CONVERSATIONS), tables, strict=True):
+        for space, existing in zip((STATE_VALUES, CONVERSATION_HISTORY), tables, strict=True):
             for row in existing:
                 if (space, row.key) not in target:
                     rows.changes.append(Delete(space, row.key))
@@ -481,7 +493,7 @@ class Projector:
                     del target[space, row.key]
         rows.changes += (Put(space, Row(key, columns)) for (space, key), columns in target.items())
         # With the row that was just read, and not the cached one.
-        self._head(rows, thread._replace(row=heads[0].columns if heads else None), latest, channels)
+        self._head(rows, thread._replace(row=head), latest, channels, new_rows.changes)
 
     async def _writers(
         self, line: Line, origins: Sequence[tuple[int, int]], chain: Sequence[ProjectedStep]
@@ -527,10 +539,11 @@ class Projector:
     async def is_complete(self, line: Line) -> bool:
         """Return whether a thread's rows show its latest checkpoint, and none is marked as missing."""
         point = await self._lines.latest_step(line)
-        heads, marks = await self._backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(BEHIND, tuple(line), limit=1)])
-        if point is None or not heads:
-            return point is None and not heads
-        return heads[0].columns[5] == point.hash.hex() and not marks
+        heads, marks = await self._backend.read([Get(HEADS, [tuple(line)]), Scan(BEHIND, tuple(line), limit=1)])
+        head = Head.of(heads)
+        if point is None or head is None:
+            return point is None and head is None
+        return head.hash == point.hash.hex() and not marks
 
     async def lag(self, *place: str) -> tuple[int, float]:
         """Return how many steps of a tenant, or of one of its lines, are marked as missing in the rows, and for how
@@ -605,15 +618,16 @@ class Projector:
             last = StepRef.of(steps[-1])
             start = (last.id, last.revision)
         heads, transitions, newest = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_query(line, bodies=True)]
+            [Get(HEADS, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_query(line, bodies=True)]
         )
         head = [await find_head(self._backend, line, row, bodies=True) for row in newest]
         rows = RowChanges(line)
         missing_ids = await self._without_step(line, [str(row.key[2]) for row in transitions if row.key[2] not in ids])
         latest = StepRef.of(head[0]) if head and head[0].columns[0] else None
-        if latest is None or (heads and str(heads[0].columns[0]) > latest.id):
+        shown = Head.of(heads)
+        if latest is None or (shown is not None and shown.checkpoint > latest.id):
             # The checkpoint that is shown does not exist any more.
-            rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
+            rows.changes.append(Expect(HEADS, tuple(line), shown))
             rows.changes += clear_state(line)
             if await self._backend.apply([unchanged, *rows.changes]) is not None or latest is not None:
                 return False

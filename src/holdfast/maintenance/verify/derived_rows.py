@@ -13,7 +13,7 @@ from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import AGENT_STATES, BEHIND, FIELDS, READABLE, WORDS, Key, Table
+from holdfast.backends.tables import BEHIND, FIELDS, HEADS, READABLE, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.engine import Engine
@@ -51,7 +51,7 @@ class _DerivedInMemory(Wrapper):
 async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
     """Return findings where readable rows or the text index differ from the log."""
     backend = engine.context.backend
-    readable, words = [await _has_rows(backend, table, line) for table in (AGENT_STATES, WORDS)]
+    readable, words = [await _has_rows(backend, table, line) for table in (HEADS, WORDS)]
     readable = readable or engine.projector.on
     try:
         words = bool(await engine.indexer.state(line.tenant)) or words
@@ -190,6 +190,6 @@ def _agrees(table: Table, row: Row, rebuilt: Row) -> bool:
         # More words do no harm. While nothing was pruned, steps may have more than they brought; afterwards not.
         words, required = (set(str(each.columns[1]).split()) for each in (row, rebuilt))
         return (row.key, row.columns[0]) == (rebuilt.key, rebuilt.columns[0]) and (MANY in words or required <= words)
-    if table is AGENT_STATES:  # except its version
+    if table is HEADS:  # except its version
         row, rebuilt = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, rebuilt))
     return same_row(table, row, rebuilt)
