@@ -164,6 +164,42 @@ def test_what_a_process_left_is_shown_by_the_next_that_writes(by_hand: None) -> 
     assert after.status().details["readable_rows_lag_seconds"] == 0
 
 
+def test_what_a_process_leaves_just_before_another_starts_is_shown_a_little_later(by_hand: None) -> None:
+    on, clock = MemoryBackend(), Clock()
+    dead = showing(on, project="follow", clock=clock)
+    dead.thread("t").put({"messages": ["left"]})
+    later = 0
+    after = showing(on, project="follow", clock=lambda: clock() + later)
+    after.thread("u").put({"n": 1})
+    write(after)
+    assert behind(on) == 1  # its process may be about to write it
+    later = 6 * 10**9
+    write(after)
+    assert not behind(on)
+    check_rows(on)
+
+
+@pytest.mark.parametrize("project", [True, False])
+def test_what_is_left_is_no_longer_behind_when_another_kind_of_store_shows_or_prunes_it(
+    project: bool, by_hand: None
+) -> None:
+    on, clock = MemoryBackend(), Clock()
+    dead = showing(on, project="follow", clock=clock)
+    dead.thread("t").put({"n": 0}, id="0000")
+    write(dead)
+    for n in range(1, 4):
+        dead.thread("t").put({"n": n}, id=f"{n:04}")
+    assert behind(on) == 3
+    other = showing(on, project=project, clock=lambda: clock() + MINUTE)
+    if project:
+        other.thread("t").put({"n": 4}, id="0004")
+        check_rows(on)
+    else:
+        prune(other, dropping_ids("0001", "0002", "0003"))
+    assert not behind(on)
+    assert other.maintenance.verify(level="decode").findings == []
+
+
 def test_two_processes_that_write_to_one_thread_show_the_last(by_hand: None) -> None:
     on, clock = MemoryBackend(), Clock()
     stores = [showing(on, project="follow", clock=clock, fold_every=3) for _ in range(2)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from holdfast.backends.interface import BlockingCall, Change, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError
 
 _log = logging.getLogger("holdfast.readable")
 
-_SECONDS = 0.4
+_SECONDS = 0.6
 """How long rows wait for others."""
 _IDLE = 20
 """After so many pauses without new steps the thread ends."""
@@ -66,8 +66,10 @@ class RowFollower(StepFollower):
         self._kept = self._bytes = 0
         self._ticker: Ticker | None = None
         self._idle = 0
-        self._looked: dict[str, int] = {}
-        """When it was last looked for what others left, by tenant."""
+        self._look_at: dict[str, int] = {}
+        """When to look next for what others left, by tenant."""
+        self._failed: set[Line] = set()
+        """Lines whose log cannot be read. Their rows are made with their next step, as far as that goes."""
 
     def marks(self, line: Line, steps: Sequence[ProjectedStep]) -> list[Change]:
         return [Put(BEHIND, Row((*line, each.point.id), (each.point.time,))) for each in steps]
@@ -76,6 +78,7 @@ class RowFollower(StepFollower):
         weight = sum(each.point.size - (each.parent.size if each.parent is not None else 0) for each in steps)
         with self._lock:
             self._since.setdefault(line, steps[0].point.time)
+            self._look_at.setdefault(line.tenant, 0)
             kept = self._steps.setdefault(line, [])
             if kept is not None:
                 if self._kept + len(steps) > _MAX_STEPS or self._bytes + weight > _MAX_BYTES:
@@ -123,10 +126,9 @@ class RowFollower(StepFollower):
             self._steps, self._since = {}, {}
             self._kept = self._bytes = 0
         now = self._context.clock()
-        for tenant in {line.tenant for line in steps}:
-            if now - self._looked.get(tenant, 0) > _LOOK_SECONDS * 10**9:
-                self._looked[tenant] = now
-                for line in await self._left(tenant, now):
+        for tenant, at in list(self._look_at.items()):
+            if now >= at:
+                for line in await self._left(tenant, now, steps.keys()):
                     steps.setdefault(line, None)
         try:
             while steps:
@@ -140,11 +142,19 @@ class RowFollower(StepFollower):
                     self._steps[line] = None
                     self._since[line] = since.get(line, now)
 
-    async def _left(self, tenant: str, now: int) -> list[Line]:
-        """Return the lines with steps whose rows somebody has left."""
+    async def _left(self, tenant: str, now: int, own: Set[Line]) -> set[Line]:
+        """Return the lines with steps whose rows somebody has left, and decide when to look again."""
         (rows,) = await self._backend.read([Scan(BEHIND, (tenant,))])
-        left = (row for row in rows if int(row.columns[0]) < now - _LEFT_SECONDS * 10**9)
-        return list(dict.fromkeys(Line(str(row.key[0]), str(row.key[1])) for row in left))
+        left: set[Line] = set()
+        wait = _LOOK_SECONDS
+        for row in rows:
+            line = Line(str(row.key[0]), str(row.key[1]))
+            if int(row.columns[0]) < now - _LEFT_SECONDS * 10**9:
+                left.add(line)
+            elif line not in own:
+                wait = _LEFT_SECONDS  # whoever saved it may have died since
+        self._look_at[tenant] = now + wait * 10**9
+        return left - self._failed
 
     async def _write_lines(self, chunk: dict[Line, list[ProjectedStep] | None]) -> None:
         """Write the rows of some lines together, or one by one if others changed one of them."""
@@ -193,6 +203,7 @@ class RowFollower(StepFollower):
         try:
             await self._projector.build(line)
         except (HoldfastError, MissingNode) as error:
+            self._failed.add(line)
             _log.info("the readable rows of %r are not written: %s", line.name, error)
 
     # Metrics

@@ -219,6 +219,7 @@ class Projector:
             parent = await self._parent(line, step, {})
             self._describe(rows, thread, point, step, None if parent is None else parent.id)
             await self._stored_transitions(rows, point.id, point.id)
+            rows.changes.append(Delete(BEHIND, (*line, point.id)))
             point = parent
         return False
 

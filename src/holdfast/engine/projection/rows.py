@@ -10,6 +10,7 @@ from msgspec.json import decode
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
+    BEHIND,
     BY_CHECKPOINT,
     CONVERSATION_HISTORY,
     HEADS,
@@ -293,10 +294,13 @@ async def without(
 
     If the checkpoint that is shown is pruned, nothing is shown of the thread until `Projector.follow`.
     """
-    heads, values, talk = await backend.read(
-        [Get(HEADS, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATION_HISTORY, tuple(line))]
+    own = tuple(line)
+    heads, *tables = await backend.read(
+        [Get(HEADS, [own]), *(Scan(table, own) for table in (STATE_VALUES, CONVERSATION_HISTORY, BEHIND))]
     )
+    values, talk, marks = tables
     rows = RowChanges(line)
+    rows.changes += (Delete(BEHIND, mark.key) for mark in marks if mark.key[2] in ids)
     rows.changes.append(Expect(HEADS, tuple(line), Head.of(heads)))
     if not heads and not transitions:
         return rows.changes
