@@ -6,7 +6,7 @@ import gc
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 
@@ -18,8 +18,8 @@ from benchmarks.measure import Cost, Figure, Result, Row, Table, cost, costs, mi
 from benchmarks.server_savers import LOG_ONLY, MONGODB, ON_MONGODB, ON_POSTGRES, POSTGRES, Opener
 from benchmarks.servers import Missing
 
-_TURNS = 500
-_BLOCK = 25
+_TURNS, _SHORT = 500, 100
+_BLOCK, _SHORT_BLOCK = 25, 10
 """Turns that one saver makes before it is the next one's turn: noise shall hit all alike."""
 
 
@@ -172,6 +172,57 @@ def _disk(found: dict[str, servers.Documents]) -> dict[str, int]:
     return {name: each.disk for name, each in found.items()}
 
 
+class _Spent(NamedTuple):
+    """What a saver took in all, in milliseconds."""
+
+    wall: float
+    client: float
+    server: float
+
+
+def short_chat_on_mongodb() -> Result:
+    """A chat of 100 turns on MongoDB, with readable rows until all are written, beside LangGraph's MongoDBSaver"""
+    try:
+        server = servers.mongodb()
+    except Missing as why:
+        return Result([missing("short chat on MongoDB", why)])
+    openers = {name: opener for name, opener in ON_MONGODB.items() if name != REFERENCE}
+    spent = {name: _Spent(0, 0, 0) for name in openers}
+
+    def add(name: str, job: Callable[[], object]) -> None:
+        gc.collect()
+        before = servers.mongodb_cpu()
+        taken = cost(job)
+        on_server = servers.mongodb_cpu() - before
+        wall, client, so_far = spent[name]
+        spent[name] = _Spent(wall + taken.wall, client + taken.cpu, so_far + on_server)
+
+    chats: dict[str, Chat] = {}
+    stacks = {name: ExitStack() for name in openers}
+    with ExitStack() as stack:
+        for name, opener in openers.items():
+            with opener(server.fresh()) as saver:
+                Chat(saver, 1).turn()  # loads modules
+            stack.push(stacks[name])
+            chats[name] = Chat(stacks[name].enter_context(opener(server.fresh())), _SHORT)
+        for name in turns(openers, _SHORT // _SHORT_BLOCK):
+            add(name, lambda chat=chats[name]: [chat.turn() for _ in range(_SHORT_BLOCK)])  # type: ignore[misc]
+        for name in openers:
+            add(name, stacks[name].close)  # what follows is written
+    theirs, figures = spent[MONGODB], []
+    for ours, (wall, client, on_server) in ((OURS, (0.7, 0.5, 1.2)), (LOG_ONLY, (0.8, 0.55, 1.3))):
+        for what, each, floor, goal in (
+            ("time", "wall", wall, 1.3),
+            ("client CPU", "client", client, 1.3),
+            ("server CPU", "server", on_server, None),
+        ):
+            they, we = getattr(theirs, each), getattr(spent[ours], each)
+            note = f"{they / _SHORT:.1f} ms a turn against {we / _SHORT:.1f} ms"
+            name = f"chat of {_SHORT} turns on MongoDB: {what}, {MONGODB} / {ours}"
+            figures.append(Figure(name, they / we, "x", floor, None, note, goal))
+    return Result(figures)
+
+
 def chat_on_redis() -> Result:
     """Whether LangGraph's RedisSaver could run here"""
     try:
@@ -185,4 +236,4 @@ def chat_on_redis() -> Result:
     return Result([], tables=[Table("LangGraph's RedisSaver", [""], [("langgraph-checkpoint-redis", [text])])])
 
 
-CASES = (chat_on_postgres, chat_on_mongodb, chat_on_redis)
+CASES = (chat_on_postgres, chat_on_mongodb, short_chat_on_mongodb, chat_on_redis)

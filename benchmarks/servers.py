@@ -26,7 +26,18 @@ from tests.servers.processes import HOST, Missing
 from tests.servers.s3 import SeaweedServer, object_store
 from tests.servers.valkey import RedisServer
 
-__all__ = ["LOCAL", "STORES", "Missing", "Place", "mongodb", "postgres", "postgres_cpu", "redis", "server_of"]
+__all__ = [
+    "LOCAL",
+    "STORES",
+    "Missing",
+    "Place",
+    "mongodb",
+    "mongodb_cpu",
+    "postgres",
+    "postgres_cpu",
+    "redis",
+    "server_of",
+]
 
 
 class _Postgres(PostgresServer):
@@ -69,6 +80,13 @@ def postgres_cpu() -> float | None:
 def mongodb() -> MongoServer:
     """A replica set of one, whose default is to acknowledge what a majority has in its journal."""
     return MongoServer().start()
+
+
+def mongodb_cpu() -> float:
+    """Milliseconds of CPU that the server has used, as the server says."""
+    with mongodb().client() as client:
+        usage = client.admin.command("serverStatus")["extra_info"]
+    return float(usage["user_time_us"] + usage["system_time_us"]) / 1000
 
 
 @functools.cache

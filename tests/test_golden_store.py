@@ -17,14 +17,27 @@ import pytest
 from holdfast.backends.interface import Backend, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.schema import create_statements
-from holdfast.backends.tables import EVENTS, FIELDS, JOBS, JOURNAL, KEYS, LINKS, QUARANTINE, READABLE, TABLES, WORDS
+from holdfast.backends.tables import (
+    BEHIND,
+    EVENTS,
+    FIELDS,
+    JOBS,
+    JOURNAL,
+    KEYS,
+    LINKS,
+    QUARANTINE,
+    READABLE,
+    STATE_TRANSITIONS,
+    TABLES,
+    WORDS,
+)
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, backend, store_on
 from tests.engine.rows import showing
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "store-v2.json"
-EMPTY = (JOURNAL, WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS)
+EMPTY = (BEHIND, STATE_TRANSITIONS, JOURNAL, WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS)
 """The tables that are empty where nobody asked for what is in them."""
 
 LARGE = random.Random(1).randbytes(50).hex() * 800

@@ -19,7 +19,7 @@ from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.message_buffer import MessageBuffer, estimate, role_of, text_of
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import CONVERSATIONS
+from holdfast.backends.tables import CONVERSATION_HISTORY
 from holdfast.codec import OpaqueValue
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnsupportedError
 
@@ -316,7 +316,7 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
         def rows() -> list[tuple[Any, ...]]:
             (found,) = run(
                 store._engine.context.backend.read(
-                    [Scan(CONVERSATIONS, (store.tenant, agent.persister.line.line.name))]
+                    [Scan(CONVERSATION_HISTORY, (store.tenant, agent.persister.line.line.name))]
                 )
             )
             return [(*row.key[2:], *row.columns[:3]) for row in found]

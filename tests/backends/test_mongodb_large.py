@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Put, Row
-from holdfast.backends.mongodb import commit_group
+from holdfast.backends.mongodb import commit_group, commit_plan
 from holdfast.backends.mongodb import committer as mongodb_commits
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import cache_weight
@@ -224,7 +224,7 @@ def test_rows_that_are_sent_in_several_parts_are_made_as_one(
     store: Driven, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(mongodb_commits, "_ROWS_PER_REQUEST", rows)
-    monkeypatch.setattr(mongodb_commits, "_MAX_BLIND_PUTS", 2)
+    monkeypatch.setattr(commit_plan, "_MAX_BLIND_PUTS", 2)
     store.apply(*(Put(METADATA, entry(number, "0")) for number in range(7)), Create(NODES, node(0, 5)))
     taken = store.apply(*(Put(METADATA, entry(number, "9")) for number in range(9)), Create(NODES, node(0, 6)))
     assert taken == 9

@@ -25,12 +25,13 @@ from holdfast.backends.conformance.suite import SyncOnly
 from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.mongodb import backend as mongodb_backend
-from holdfast.backends.mongodb import committer, follower
+from holdfast.backends.mongodb import commit_plan, committer, row_mover
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import (
-    AGENT_STATES,
+    BEHIND,
     BRANCHES,
+    HEADS,
     LINES,
     METADATA,
     NODES,
@@ -123,11 +124,11 @@ def plain(url: str) -> Iterator[Database[dict[str, Any]]]:
 @pytest.fixture
 def moving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows move at once."""
-    monkeypatch.setattr(committer, "_MAX_ROWS", 4)
+    monkeypatch.setattr(commit_plan, "_MAX_ROWS", 4)
     monkeypatch.setattr(committer, "FEW_ROWS", 2)
-    monkeypatch.setattr(follower, "FEW_ROWS", 2)
-    monkeypatch.setattr(committer, "_MAX_ROW_BYTES", 600)
-    monkeypatch.setattr(follower, "_SECONDS", 0.0)
+    monkeypatch.setattr(row_mover, "FEW_ROWS", 2)
+    monkeypatch.setattr(commit_plan, "_MAX_ROW_BYTES", 600)
+    monkeypatch.setattr(row_mover, "_SECONDS", 0.0)
 
 
 def _open(url: str, **options: Any) -> Driven:
@@ -188,40 +189,31 @@ def test_a_save_is_one_command(store: Driven, counted: Counted) -> None:
     assert counted.take() == {"aggregate": 1}
 
 
-def test_a_save_with_readable_rows_is_one_command(
+def test_a_save_whose_readable_rows_follow_is_one_command(
     store: Driven, counted: Counted, plain: Database[dict[str, Any]]
 ) -> None:
-    def rows(n: int) -> list[Change]:
-        entry = row_of(METADATA, *LINE, f"id-{n}", "key", value=f'{{"a.b":{n}}}')
-        return [Put(METADATA, entry), Put(AGENT_STATES, row_of(AGENT_STATES, *LINE, steps=n))]
+    """It has a mark of each step that people do not see yet, by which an index finds the line."""
 
-    assert store.apply(Create(LINES, INFO), Create(STEPS, step(0)), *rows(0)) is None
-    sent = 0
-    for n in range(1, 40):
+    def mark(n: int) -> Row:
+        return row_of(BEHIND, *LINE, f"id-{n}", time=n + 1)
+
+    assert store.apply(Create(LINES, INFO), Create(STEPS, step(0)), Put(BEHIND, mark(0))) is None
+    assert store.apply(Create(LINES, row_of(LINES, "tenant", "other"))) is None
+    for n in range(1, 4):
         counted.take()
-        known = Expect(AGENT_STATES, LINE, row_of(AGENT_STATES, *LINE, steps=n - 1).columns)
-        assert store.apply(KNOWN, Create(STEPS, step(n)), known, *rows(n)) is None
-        sent += counted.take() == {"update": 1}
-        assert [row.columns for row in store.scan(AGENT_STATES)] == [row_of(AGENT_STATES, *LINE, steps=n).columns]
-    assert sent > 25  # some meet what is moved meanwhile
-    assert [row.key[2] for row in store.read(Scan(METADATA, LINE, ("id-3",), limit=2))[0]] == ["id-3", "id-30"]
-    assert run(store.backend.count_rows([Scan(METADATA, LINE)])) == [40]
-    store.close()
-    assert plain.metadata.count_documents({}) == 40
-    assert [each["steps"] for each in plain.agent_states.find()] == [39]
-    assert "metadata" not in _document(plain)
-
-
-def test_the_rows_that_a_process_left_are_moved_by_the_next(
-    url: str, store: Driven, plain: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follower, "_SECONDS", 1_000.0)
-    assert store.apply(Put(METADATA, row_of(METADATA, *LINE, "id", "key", value="1"))) is None
-    assert plain.metadata.count_documents({}) == 0
-    third = _open(url)
-    assert third.apply(Put(METADATA, row_of(METADATA, "tenant", "other", "id", "key", value="1"))) is None
-    third.close()
-    assert plain.metadata.count_documents({}) == 2
+        assert store.apply(KNOWN, Create(STEPS, step(n)), Put(BEHIND, mark(n))) is None
+        assert counted.take() == {"update": 1}
+    assert store.scan(BEHIND) == [mark(n) for n in range(4)]
+    (found,) = store.read(Scan(BEHIND, ("tenant",)))
+    assert found == [mark(n) for n in range(4)]
+    some = {"_id.tenant": "tenant", "behind": {"$gt": {}}}
+    assert [each["_id"]["line"] for each in plain.lines.find(some)] == ["line"]
+    assert plain.lines.find(some).explain()["queryPlanner"]["winningPlan"]["inputStage"]["indexName"] == "behind"
+    rows = [Put(METADATA, row_of(METADATA, *LINE, f"id-{n}", "key", value=str(n))) for n in range(4)]
+    assert store.apply(KNOWN, *rows, *(Delete(BEHIND, mark(n).key) for n in range(4))) is None
+    assert plain.metadata.count_documents({}) == 4
+    assert store.scan(BEHIND) == []
+    assert plain.lines.count_documents(some) == 0
 
 
 def test_lines_of_one_group_are_sent_together(store: Driven, counted: Counted) -> None:
@@ -341,17 +333,17 @@ def test_writes_do_not_disturb_who_appends(store: Driven, other: Driven, counted
 
 
 def test_writes_change_nothing_of_what_is_known_of_a_line(store: Driven, counted: Counted) -> None:
-    states = [row_of(AGENT_STATES, *LINE, steps=n) for n in range(3)]
-    assert store.apply(Create(LINES, INFO), Put(AGENT_STATES, states[0])) is None
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, states[0].columns), Put(AGENT_STATES, states[1])) is None
+    states = [row_of(HEADS, *LINE, steps=n) for n in range(3)]
+    assert store.apply(Create(LINES, INFO), Put(HEADS, states[0])) is None
+    assert store.apply(KNOWN, Expect(HEADS, LINE, states[0].columns), Put(HEADS, states[1])) is None
     assert store.apply(KNOWN, Create(WRITES, _write("a"))) is None
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, None), Put(AGENT_STATES, states[2])) == 1
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, states[1].columns), Put(AGENT_STATES, states[1])) is None
+    assert store.apply(KNOWN, Expect(HEADS, LINE, None), Put(HEADS, states[2])) == 1
+    assert store.apply(KNOWN, Expect(HEADS, LINE, states[1].columns), Put(HEADS, states[1])) is None
     assert store.apply(KNOWN, Create(WRITES, _write("b"))) is None
     counted.take()
-    assert store.apply(KNOWN, Expect(AGENT_STATES, LINE, states[1].columns), Put(AGENT_STATES, states[2])) is None
-    assert counted.take()["update"] == 1
-    assert store.scan(AGENT_STATES) == [states[2]]
+    assert store.apply(KNOWN, Expect(HEADS, LINE, states[1].columns), Put(HEADS, states[2])) is None
+    assert "aggregate" not in counted.take()
+    assert store.scan(HEADS) == [states[2]]
 
 
 def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
@@ -361,7 +353,7 @@ def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
     assert store.apply(Create(LINES, INFO), Create(WRITES, _write("a"))) is None
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    read, came = backend._committer._read_view, list[Any]()
+    read, came = commit_plan.read_view, list[Any]()
 
     async def slow(*arguments: Any) -> Any:
         view = await read(*arguments)
@@ -369,7 +361,7 @@ def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
             came.append(await asyncio.to_thread(other.apply, KNOWN, Create(WRITES, _write("b"))))
         return view
 
-    monkeypatch.setattr(backend._committer, "_read_view", slow)
+    monkeypatch.setattr(committer, "read_view", slow)
     assert store.apply(KNOWN, Delete(WRITES, (*LINE, "id-0")), Delete(LINES, LINE)) is None
     assert came == [None]
     assert store.scan(WRITES) == []
@@ -485,15 +477,15 @@ def test_a_document_near_16_megabytes(
     store: Driven, other: Driven, plain: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only somebody who adds to it without reading it makes it so large; the server then says that it is full."""
-    monkeypatch.setattr(committer, "_MAX_BYTES", 1 << 30)
-    monkeypatch.setattr(committer, "_MAX_ROW_BYTES", 1 << 30)
+    monkeypatch.setattr(commit_plan, "_MAX_BYTES", 1 << 30)
+    monkeypatch.setattr(commit_plan, "_MAX_ROW_BYTES", 1 << 30)
     assert store.apply(Create(LINES, INFO)) is None
     rows = [row_of(WRITES, *LINE, f"id-{n:02}", "t", 0, body=random.Random(n).randbytes(1 << 20)) for n in range(20)]
     for row in rows[:15]:
         assert store.apply(KNOWN, Create(WRITES, row)) is None
     assert len(_document(plain)["writes"]) == 15
     assert store.apply(KNOWN, Create(STEPS, step(0))) is None
-    monkeypatch.setattr(committer, "_MAX_BYTES", 256 << 10)
+    monkeypatch.setattr(commit_plan, "_MAX_BYTES", 256 << 10)
     for row in rows[15:]:
         assert other.apply(KNOWN, Create(WRITES, row)) is None
     assert store.apply(KNOWN, Create(STEPS, step(1))) is None
@@ -544,7 +536,7 @@ def test_pages_over_lines(store: Driven) -> None:
 
 # Histories ----------------------------------------------------------------------------------------------------------
 
-HISTORY = (LINES, STEPS, WRITES, REFS, AGENT_STATES, NODES)
+HISTORY = (LINES, STEPS, WRITES, REFS, HEADS, NODES)
 
 
 def _random_row(chance: random.Random, table: Table) -> Row:
@@ -555,7 +547,7 @@ def _random_row(chance: random.Random, table: Table) -> Row:
         )
         del name
     columns = {name: kind(chance.randrange(2)) if kind is int else kind() for name, kind in table.columns.items()}
-    body = bytes(chance.choice([0, 3, 700])) if table is not AGENT_STATES else b""
+    body = bytes(chance.choice([0, 3, 700])) if table is not HEADS else b""
     return row_of(table, *key, body=body, **columns)
 
 
@@ -615,11 +607,16 @@ class TestMovingRows(Histories, Writes, SyncOnly):
         _empty(url)
 
 
-def test_a_failed_move_is_made_later(store: Driven, plain: Database[dict[str, Any]]) -> None:
+def test_a_failed_move_is_made_later(
+    store: Driven, plain: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "FEW_ROWS", 0)
+    monkeypatch.setattr(row_mover, "FEW_ROWS", 0)
+    monkeypatch.setattr(row_mover, "_SECONDS", 0.01)
     blocking = f"blocked-{secrets.token_hex(2)}"
-    plain.command("collMod", "metadata", validator={"value": {"$ne": blocking}})
-    assert store.apply(Put(METADATA, row_of(METADATA, *LINE, "id", "key", value=f'"{blocking}"'))) is None
-    assert len(store.scan(METADATA)) == 1
-    plain.command("collMod", "metadata", validator={})
+    plain.command("collMod", "refs", validator={"target": {"$ne": blocking}})
+    assert store.apply(Create(LINES, INFO), Put(REFS, _ref("a", blocking))) is None
+    assert store.scan(REFS) == [_ref("a", blocking)]
+    plain.command("collMod", "refs", validator={})
     store.close()
-    assert plain.metadata.count_documents({}) == 1
+    assert plain.refs.count_documents({}) == 1

@@ -5,21 +5,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.cursor import Cursor
 from pymongo.database import Database
 
 import holdfast
+from holdfast.agents import Machine, PersistentAgent
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import READABLE, TABLES
+from holdfast.backends.tables import HEADS, READABLE, STATE_TRANSITIONS, TABLES
+from holdfast.errors import VetoError
 from tests.servers import mongodb
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "readable.md"
 
+VIEWS = {"agent_states", "threads"}
+
 Documents = Database[dict[str, Any]]
+
+
+class Baker(PersistentAgent, name="mongodb-readable-baker"):
+    machine = Machine("idle", "kneading")
+    machine.add("knead", "idle", "kneading", guard="has_flour")
+
+    def has_flour(self, grams: int) -> bool:
+        return grams > 0
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +43,17 @@ def documents() -> Iterator[Documents]:
     for tenant in ("", "other"):
         with holdfast.open(url, tenant=tenant) as store:
             for number in range(1, 31):
-                messages = [{"role": "user", "content": f"message {n}"} for n in range(5)]
+                messages = [{"role": ("user", "assistant")[n % 2], "content": f"message {n}"} for n in range(5)]
                 plan = {"todo": [], "done": ["look it up"] if number == 1 else []}
                 state = {"messages": messages, "plan": plan, "other": number}
                 store.thread(f"chat-{number}").put(state, metadata={"tokens": number, "model": "small"})
                 store.thread(f"chat-{number}").put({**state, "other": -number})
+            for number in range(1, 4):
+                with Baker().attach(store, f"baker-{number}") as baker:
+                    baker.conversation.append({"role": "user", "content": "A loaf, please."})
+                    for grams in (0, 500):
+                        with suppress(VetoError):
+                            baker.transition("knead", grams)
     with MongoClient[dict[str, Any]](url) as client:
         yield client.get_default_database()
         client.drop_database(client.get_default_database().name)
@@ -46,11 +66,14 @@ def guide_commands() -> list[dict[str, Any]]:
     text = re.sub(r"([{,]\s*)([\w$]+):", r'\1"\2":', text)
     commands: list[dict[str, Any]] = []
     for call in filter(None, map(str.strip, text.split("db."))):
-        found = re.fullmatch(r"(\w+)\.(find|aggregate)\((.*?)\)(?:\.sort\((.*)\))?", call, re.DOTALL)
+        found = re.fullmatch(
+            r"(\w+)\.(find|aggregate)\((.*?)\)(?:\.sort\((.*?)\))?(?:\.limit\((\d+)\))?", call, re.DOTALL
+        )
         assert found is not None, call
-        collection, kind, what, order = found.groups()
+        collection, kind, what, order, most = found.groups()
         if kind == "find":
-            commands.append({"find": collection, "filter": json.loads(what), "sort": json.loads(order or "{}")})
+            command = {"find": collection, "filter": json.loads(what), "sort": json.loads(order or "{}")}
+            commands.append({**command, "limit": int(most or 0)})
         else:
             commands.append({"aggregate": collection, "pipeline": json.loads(what), "cursor": {}})
     return commands
@@ -72,23 +95,49 @@ def stages(plan: Any) -> Iterator[str]:
             yield from stages(each)
 
 
-def winning_stages(documents: Documents, command: dict[str, Any]) -> tuple[set[str], dict[str, Any]]:
-    explained = documents.command("explain", command, verbosity="executionStats")
-    if "stages" in explained:
+def winning_stages(explained: Any) -> tuple[set[str], dict[str, Any]]:
+    after = set()
+    if "stages" in explained:  # a view, or an aggregation
+        after = {name for each in explained["stages"][1:] for name in each if name == "$sort"}
         explained = explained["stages"][0]["$cursor"]
-    return set(stages(explained["queryPlanner"]["winningPlan"])), explained["executionStats"]
+    return {*stages(explained["queryPlanner"]["winningPlan"]), *after}, explained["executionStats"]
 
 
-def test_the_guide_shows_queries() -> None:
-    assert {next(iter(each.values())) for each in guide_commands()} >= {"conversations", "state_values", "metadata"}
+def explain(documents: Documents, command: dict[str, Any]) -> tuple[set[str], dict[str, Any]]:
+    return winning_stages(documents.command("explain", command, verbosity="executionStats"))
+
+
+def test_the_guide_shows_ten_queries_of_all_collections() -> None:
+    assert len(guide_commands()) >= 10
+    shown = {table.name for table in READABLE if table is not HEADS} | VIEWS
+    assert {next(iter(each.values())) for each in guide_commands()} == shown
+
+
+def test_the_queries_of_the_guide_in_python_use_the_indexes(documents: Documents) -> None:
+    (text,) = [
+        each for each in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "def queries" in each
+    ]
+    names: dict[str, Any] = {}
+    exec(text[text.index("def queries") : text.index("class Baker")], names)
+    found: dict[str, Any] = names["queries"](documents)
+    in_shell = [list(documents.command(command)["cursor"]["firstBatch"]) for command in guide_commands()]
+    for (name, cursor), expected in zip(found.items(), in_shell, strict=True):
+        # Of aggregates and views, the shell's form is explained.
+        if isinstance(cursor, Cursor) and cursor.collection.name not in VIEWS:
+            used, numbers = winning_stages(cursor.clone().explain())
+            assert "IXSCAN" in used, name
+            assert not used & {"COLLSCAN", "SORT", "$sort"}, name
+            assert numbers["totalDocsExamined"] <= 30, name
+        assert sorted(map(str, cursor)) == sorted(map(str, expected)), name
+        assert expected, name
 
 
 @pytest.mark.parametrize("command", guide_commands(), ids=lambda command: "-".join(map(str, command.values()))[:60])
 def test_the_queries_of_the_guide_use_the_indexes(documents: Documents, command: dict[str, Any]) -> None:
     assert run_command(documents, command)
-    used, numbers = winning_stages(documents, command)
+    used, numbers = explain(documents, command)
     assert "IXSCAN" in used
-    assert not used & {"COLLSCAN", "SORT"}
+    assert not used & {"COLLSCAN", "SORT", "$sort"}
     # Of another thread, or another tenant, nothing is read.
     assert numbers["totalDocsExamined"] <= 30
     assert numbers["totalKeysExamined"] <= 31
@@ -96,16 +145,17 @@ def test_the_queries_of_the_guide_use_the_indexes(documents: Documents, command:
 
 def test_without_an_index_the_whole_collection_is_read(documents: Documents) -> None:
     """Or the test above could not fail."""
-    used, numbers = winning_stages(
-        documents, {"find": "conversations", "filter": {"role": "user"}, "sort": {"name": 1}}
+    used, numbers = explain(
+        documents, {"find": "conversation_history", "filter": {"role": "user"}, "sort": {"name": 1}}
     )
     assert used >= {"COLLSCAN", "SORT"}
-    assert numbers["totalDocsExamined"] == 2 * 30 * 5
+    assert numbers["totalDocsExamined"] == 2 * (30 * 5 + 3)
 
 
 def test_every_column_is_a_field(documents: Documents) -> None:
     for table in READABLE:
-        document = documents[table.name].find_one({"tenant": "", "thread": "chat-1"})
+        thread = "␞agents:baker-1" if table is STATE_TRANSITIONS else "chat-1"
+        document = documents[table.name].find_one({"tenant": "", "thread": thread})
         assert document is not None, table.name
         assert document.keys() == {"_id", *table.all_columns}
         assert document["_id"] == {name: document[name] for name in table.key}
@@ -115,7 +165,7 @@ def test_every_column_is_a_field(documents: Documents) -> None:
 
 
 def test_messages_are_in_order(documents: Documents) -> None:
-    found = documents.conversations.find({"tenant": "", "thread": "chat-7"}).sort("position")
+    found = documents.conversation_history.find({"tenant": "", "thread": "chat-7"}).sort("number")
     assert [each["content"] for each in found] == [f"message {n}" for n in range(5)]
 
 

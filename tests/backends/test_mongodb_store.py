@@ -29,10 +29,11 @@ from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.kit import Driven, case
 from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.mongodb import commit_plan, committer, maintenance
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
-from holdfast.backends.mongodb import maintenance
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import Part
+from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
@@ -321,16 +322,16 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
     line = row_of(LINES, *LINE)
-    committer, recorded = backend._committer, backend._committer._read_view
+    recorded = commit_plan.read_view
     came: list[Any] = []
 
-    async def slow(parts: Sequence[Part]) -> Any:
-        view = await recorded(parts)
+    async def slow(collections: Collections, parts: Sequence[Part]) -> Any:
+        view = await recorded(collections, parts)
         if not came:
             came.append(await asyncio.to_thread(other.apply, Create(LINES, line)))
         return view
 
-    monkeypatch.setattr(committer, "_read_view", slow)
+    monkeypatch.setattr(committer, "read_view", slow)
     assert store.apply(Delete(LINES, ("tenant",)), Delete(STEPS, ("tenant",))) is None
     assert came == [None]
     there = store.scan(LINES) == [line]
@@ -517,7 +518,7 @@ def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
 
 def test_a_store_of_a_newer_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
     _open(url).close()
-    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 3}})
+    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 4}})
     with pytest.raises(ConfigError, match="newer Holdfast"):
         _open(url)
 

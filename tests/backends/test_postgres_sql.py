@@ -141,7 +141,7 @@ def test_columns_have_the_types_that_people_expect(url: str) -> None:
     assert {row[3:] for row in found} == {("jsonb", "timestamp with time zone")}
     assert all(abs(datetime.now(UTC) - row[2]) < timedelta(hours=1) for row in found)
     assert sql(url, "SELECT seq FROM holdfast.log WHERE metadata ->> 'user' = 'ada'") == [(0,)]
-    types = "SELECT DISTINCT pg_typeof(created)::text, pg_typeof(last)::text FROM holdfast.threads"
+    types = "SELECT DISTINCT pg_typeof(created)::text, pg_typeof(time)::text FROM holdfast.threads"
     assert sql(url, types) == [("timestamp with time zone",) * 2]
 
 
@@ -149,14 +149,14 @@ def test_comments_say_something(url: str) -> None:
     setup(url)
     described = dict(sql(url, "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class "
                               "WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'v')"))  # fmt: skip
-    assert set(described) == {*table_names(clients=True), "version", "threads", "log"}
+    assert set(described) == {*table_names(clients=True), "version", "threads", "log", "agent_states"}
     for name, comment in described.items():
         assert comment is not None, name
         assert len(comment.split()) >= 3, (name, comment)
     columns = sql(url, "SELECT c.relname, a.attname, col_description(c.oid, a.attnum) FROM pg_class c "
                        "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
                        "WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind = 'v'")  # fmt: skip
-    assert len(columns) == 15
+    assert len(columns) == 31
     assert all(comment and comment != column for _, column, comment in columns), columns
 
 
@@ -165,15 +165,19 @@ INSERT INTO holdfast.lines SELECT 'tenant ' || n, 'chat ' || n, 1, 1, 1, 0, '', 
 INSERT INTO holdfast.steps SELECT 'tenant ' || n, 'chat ' || n, 0, s, s::text, 0, s, '', 1, 'save', '', 0, 0, -1, ''
   FROM generate_series(1, 5000) n, generate_series(0, 3) s;
 INSERT INTO holdfast.branches SELECT 'tenant ' || n, 'chat ' || n, 1, 0, 0, 0, '', '' FROM generate_series(1, 5000) n;
-INSERT INTO holdfast.agent_states SELECT 'tenant ' || n, 'chat ' || n, '', '', '', '', 0, '', 0, ''
+INSERT INTO holdfast.heads SELECT 'tenant ' || n, 'chat ' || n, '', '', '', '', '', '', '', '', '', 0, '', 0, ''
   FROM generate_series(1, 5000) n;
 INSERT INTO holdfast.state_values SELECT 'tenant ' || n, 'chat ' || n, 'c', '', 0, '', '', 'null', ''
   FROM generate_series(1, 5000) n;
-INSERT INTO holdfast.conversations SELECT 'tenant ' || n, 'chat ' || n, 'c', 0, '', '', '', '', '', 'null', ''
+INSERT INTO holdfast.conversation_history
+  SELECT 'tenant ' || n, 'chat ' || n, 'c', 0, '', '', '', '', 'null', '', '', 'null', ''
   FROM generate_series(1, 5000) n;
 INSERT INTO holdfast.transitions SELECT 'tenant ' || n, 'chat ' || n, 'c', '', '', 0, 0, '', '', 'null', ''
   FROM generate_series(1, 5000) n;
 INSERT INTO holdfast.metadata SELECT 'tenant ' || n, 'chat ' || n, 'c', 'k', 'null', '' FROM generate_series(1, 5000) n;
+INSERT INTO holdfast.state_transitions
+  SELECT 'tenant ' || n, 'chat ' || n, 'c', 0, 'a', '', '', '', '', 'true', '', 'null', '', 'null', ''
+  FROM generate_series(1, 5000) n;
 """
 
 

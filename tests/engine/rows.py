@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.backends.interface import Backend, Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import CONVERSATIONS, READABLE, STATE_VALUES, TABLES, JsonText, Scalar
+from holdfast.backends.tables import CONVERSATION_HISTORY, HEADS, READABLE, STATE_VALUES, TABLES, JsonText, Scalar
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import AUDIT
@@ -20,7 +20,12 @@ Rows = dict[str, dict[tuple[Scalar, ...], dict[str, Any]]]
 
 
 def showing(
-    backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 20, clock: Any = None, project: bool = True
+    backend: Backend,
+    *,
+    fold_every: int = 32,
+    cache_bytes: int = 1 << 20,
+    clock: Any = None,
+    project: bool | Literal["follow"] = True,
 ) -> Store:
     """A store that writes readable rows."""
     ground = EngineContext(
@@ -67,13 +72,13 @@ def check_rows(backend: Backend, *, fold_every: int = 32) -> None:
     """Rows are what they would be if they were made anew, but that large values stay left out for longer."""
     found, expected = rows_of(backend), made_again(backend, fold_every=fold_every)
     for rows in (found, expected):
-        for head in rows["agent_states"].values():
+        for head in rows[HEADS.name].values():
             del head["version"]
     for key, value in found[STATE_VALUES.name].items():
         if value["kind"] == "left out":
             kept = expected[STATE_VALUES.name][key]
             kept["kind"], kept["value"], kept["items"] = "left out", None, 0
-            talk = expected[CONVERSATIONS.name]
-            expected[CONVERSATIONS.name] = {place: row for place, row in talk.items() if place[:2] != key}
+            talk = expected[CONVERSATION_HISTORY.name]
+            expected[CONVERSATION_HISTORY.name] = {place: row for place, row in talk.items() if place[:2] != key}
     for name, told in found.items():
         assert told == expected[name], name

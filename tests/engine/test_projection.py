@@ -20,7 +20,7 @@ import holdfast
 from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
+from holdfast.backends.tables import CONVERSATION_HISTORY, HEADS, METADATA, READABLE, STATE_VALUES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.row_format import Line
@@ -83,7 +83,7 @@ def test_messages_of_all_kinds_are_told_one_by_one() -> None:
     ]
     made = showing(on).thread("t").put({"talk": said, "messages": ["one", "two"], "plan": [{"role": 1}], "empty": []})
     rows = rows_of(on)
-    talk = [rows["conversations"]["t", "talk", place] for place in range(6)]
+    talk = [rows["conversation_history"]["t", "talk", place] for place in range(6)]
     assert [(row["role"], row["name"], row["content"]) for row in talk] == [
         ("system", "", "be brief"),
         ("user", "ann", "what is\ufffd it?"),
@@ -94,7 +94,10 @@ def test_messages_of_all_kinds_are_told_one_by_one() -> None:
     ]
     assert talk[2]["message"]["tool_calls"][0]["args"] == {"at": 1}
     assert {row["checkpoint"] for row in talk} == {made.id}
-    assert [row["content"] for key, row in rows["conversations"].items() if key[1] == "messages"] == ["one", "two"]
+    assert [row["content"] for key, row in rows["conversation_history"].items() if key[1] == "messages"] == [
+        "one",
+        "two",
+    ]
     values = {key[1]: (row["kind"], row["items"], row["value"]) for key, row in rows["state_values"].items()}
     assert values == {
         "talk": ("conversation", 6, None),
@@ -157,7 +160,7 @@ def test_a_large_message_is_told_in_part() -> None:
     store.thread("t").update(
         {"messages": [HumanMessage("x" * 200_000), HumanMessage("y"), HumanMessage("z" * 100_000)]}
     )
-    rows = rows_of(on)["conversations"]
+    rows = rows_of(on)["conversation_history"]
     assert [len(rows["t", "messages", place]["content"]) for place in range(3)] == [65536, 1, 65536]
     assert [rows["t", "messages", place]["message"] is None for place in range(3)] == [True, False, True]
     check_rows(on)
@@ -171,10 +174,10 @@ def test_messages_that_are_too_many_for_a_batch_are_left_out() -> None:
     rows = rows_of(on)
     kinds = {key[1]: (row["kind"], row["items"]) for key, row in rows["state_values"].items()}
     assert kinds == {"messages": ("left out", 0), "few": ("conversation", 3)}
-    assert len(rows["conversations"]) == 3
+    assert len(rows["conversation_history"]) == 3
     store.thread("t").put({"messages": said, "few": said})
     assert rows_of(on)["state_values"]["t", "few"]["kind"] == "left out"
-    assert not rows_of(on)["conversations"]
+    assert not rows_of(on)["conversation_history"]
     check_rows(on)
 
 
@@ -214,7 +217,7 @@ def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(
         shown = [change.space.name for change in made if change.space in READABLE]
         costs[length] = (shown, counting.reads)
     assert costs[10] == costs[long]
-    assert costs[10][0] == ["transitions", "conversations", "state_values", "agent_states", "agent_states"]
+    assert costs[10][0] == ["transitions", "conversation_history", "state_values", "heads", "heads"]
     assert costs[10][1] == 0
 
 
@@ -257,7 +260,7 @@ def test_writers_at_once_leave_the_right_rows(kind: str, how: str, tmp_path: Pat
         thread.join()
     assert failed == []
     assert len(rows_of(on)["transitions"]) == 46
-    assert rows_of(on)["agent_states"][("t",)]["checkpoint"] == stores[0].thread("t").get().id
+    assert rows_of(on)["heads"][("t",)]["checkpoint"] == stores[0].thread("t").get().id
     check_rows(on)
     run(on.close())
 
@@ -351,7 +354,7 @@ def test_what_was_damaged_long_ago_is_told_in_part() -> None:
     store = showing(on, fold_every=2)
     made = [store.thread("t").put({"n": n}).id for n in (7, 8)]
     rows = rows_of(on)
-    assert rows["agent_states"][("t",)]["checkpoint"] == made[-1]
+    assert rows["heads"][("t",)]["checkpoint"] == made[-1]
     assert rows["state_values"]["t", "n"]["value"] == 8
     assert [row["changed"] for row in rows["transitions"].values()] == [None, *([["n"]] * 7)]
     assert len(rows["metadata"]) == 5
@@ -366,7 +369,7 @@ def test_a_damaged_thread_can_be_saved_to_and_is_shown_when_it_is_whole() -> Non
     store = showing(on, fold_every=2)
     store.thread("t").put({"n": 5}, id="5", parent="2")
     assert store.thread("t").get().state == {"n": 5}
-    assert not rows_of(on)["agent_states"]
+    assert not rows_of(on)["heads"]
     assert list(rows_of(on)["transitions"]) == [("t", str(n)) for n in range(6)]
     store.thread("t").put({"n": 6}, id="6")
     assert rows_of(on)["state_values"]["t", "n"]["value"] == 6
@@ -382,7 +385,7 @@ def test_a_transaction_of_many_steps_is_shown_whole() -> None:
             together.put("t", {"messages": said, "n": n, f"only {n}": n}, metadata={"n": n})
             together.put("u", {"messages": said})
     check_rows(on)
-    assert {row["checkpoint"] for key, row in rows_of(on)["conversations"].items() if key[0] == "u"}
+    assert {row["checkpoint"] for key, row in rows_of(on)["conversation_history"].items() if key[0] == "u"}
 
 
 # Following --------------------------------------------------------------------------------------------------------
@@ -415,7 +418,7 @@ def test_a_prune_by_one_who_makes_no_rows_takes_them_along() -> None:
     prune(showing(on, project=False), dropping_ids(*ids[2:]))
     rows = rows_of(on)
     assert {key[1] for key in rows["transitions"]} == {key[1] for key in rows["metadata"]} == set(ids[:2])
-    assert [rows[name] for name in ("agent_states", "conversations", "state_values")] == [{}] * 3
+    assert [rows[name] for name in ("heads", "conversation_history", "state_values")] == [{}] * 3
     store.thread("t").put({"messages": ["more"]})
     check_rows(on)
 
@@ -437,7 +440,7 @@ def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         store.maintenance.project(progress=stop)
-    assert [key[0] for key in rows_of(on)["agent_states"]] == ["t0", "t1"]
+    assert [key[0] for key in rows_of(on)["heads"]] == ["t0", "t1"]
     assert store.maintenance.project(progress=lambda name, number: seen.append((name, number))) == 3
     assert seen[2:] == [(f"t{n}", n + 1) for n in range(5)]
     assert store.maintenance.project() == 0
@@ -450,12 +453,12 @@ def test_damaged_rows_are_made_anew() -> None:
     store = showing(on)
     store.thread("t").put({"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
     store.thread("t").put({"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
-    run(on.apply([Delete(CONVERSATIONS, ()), Delete(METADATA, ())]))
+    run(on.apply([Delete(CONVERSATION_HISTORY, ()), Delete(METADATA, ())]))
     assert store.maintenance.project() == 0
     assert store.maintenance.project(again=True) == 1
-    assert rows_of(on) == made_again(on) | {"agent_states": rows_of(on)["agent_states"]}
-    bogus = ("zzzz", "", "", "", 1, "", 9)
-    run(on.apply([Put(AGENT_STATES, Row(("", "t"), bogus)), Delete(STATE_VALUES, ("", "t", "n"))]))
+    assert rows_of(on) == made_again(on) | {"heads": rows_of(on)["heads"]}
+    bogus = ("", "", "", "", "zzzz", "", "", "", "", 1, "", 9)
+    run(on.apply([Put(HEADS, Row(("", "t"), bogus)), Delete(STATE_VALUES, ("", "t", "n"))]))
     assert store.maintenance.project() == 1
     check_rows(on)
 
@@ -469,7 +472,7 @@ def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypat
     monkeypatch.setattr(MemoryBackend, "capabilities", property(capabilities))
     assert holdfast.open("memory://")._engine.projector.on
     assert not holdfast.open("memory://", project=False)._engine.projector.on
-    with pytest.raises(ConfigError, match="project must be True or False"):
+    with pytest.raises(ConfigError, match="project must be True, False"):
         holdfast.open("memory://", project="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="opened without readable rows"):
         holdfast.open("memory://", project=False).maintenance.project()
@@ -484,7 +487,7 @@ def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
         (count,) = connection.execute(
             "SELECT json_array_length(value, '$.steps') FROM state_values WHERE channel = 'plan'"
         )
-        (said,) = connection.execute("SELECT role, content FROM conversations WHERE thread = 't'")
+        (said,) = connection.execute("SELECT role, content FROM conversation_history WHERE thread = 't'")
         (who,) = connection.execute("SELECT checkpoint FROM metadata WHERE key = 'user' AND value ->> '$' = 'ann'")
     connection.close()
     assert (count, said) == ((3,), ("user", "hi"))
@@ -537,7 +540,7 @@ def test_a_graph_is_shown(tmp_path: Path) -> None:
             graph.invoke({"messages": [HumanMessage(text)]}, config)
         on = saver.store._handle.engine.context.stored
         rows = rows_of(on)
-        said = [(row["role"], row["content"]) for row in rows["conversations"].values()]
+        said = [(row["role"], row["content"]) for row in rows["conversation_history"].values()]
         assert said == [("user", "one"), ("assistant", "you said one"), ("user", "two"), ("assistant", "you said two")]
         assert not any(str(key[1]).startswith("__") for key in rows["state_values"])
         assert {row["value"] for key, row in rows["metadata"].items() if key[2] == "source"} == {"input", "loop"}

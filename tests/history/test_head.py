@@ -19,7 +19,7 @@ from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import AGENT_STATES, LINES, STEPS
+from holdfast.backends.tables import HEADS, LINES, STEPS
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -533,5 +533,5 @@ def check(stores: list[Store], model: Model) -> None:
         found = saver.get_tuple(on)
         assert found is not None
         assert found.checkpoint["id"] == head
-    (rows,) = run(stores[0]._engine.context.backend.read([Get(AGENT_STATES, [("", "t")])]))
+    (rows,) = run(stores[0]._engine.context.backend.read([Get(HEADS, [("", "t")])]))
     assert rows[0].columns[0] == head

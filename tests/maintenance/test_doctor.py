@@ -16,7 +16,7 @@ import holdfast
 from holdfast.backends.interface import Delete, Put, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
+from holdfast.backends.tables import HEADS, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -354,7 +354,7 @@ def test_readable_rows_that_are_behind() -> None:
     store = Store(Engine(EngineContext(MemoryBackend(), project=True)), "")
     store.thread("t").put({"a": 1})
     assert of(checked(store), "readable-rows").level is CheckLevel.OK
-    run(store._engine.context.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
+    run(store._engine.context.backend.apply([Delete(HEADS, ("", "t"))]))
     assert of(checked(store), "readable-rows").level is CheckLevel.WARNING
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.backends.interface import Backend, Delete, Put, Row
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
+from holdfast.backends.tables import FOLDS, HEADS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.leases import Lease
 from holdfast.engine.model.steps import PendingWriteRow
@@ -126,7 +126,11 @@ def test_a_thread_that_is_not_there_waits(shared: Backend) -> None:
     clock = Clock()
     store = filled(shared, clock=clock)
     whole = states(store)
-    put(shared, Delete(LINES, tuple(LINE)), Put(AGENT_STATES, Row(tuple(LINE), ("c", "", "", "", 1, "", 1))))
+    put(
+        shared,
+        Delete(LINES, tuple(LINE)),
+        Put(HEADS, Row(tuple(LINE), ("", "", "", "", "c", "", "", "", "", 1, "", 1))),
+    )
     planned = store.maintenance.sweep_orphans(dry_run=True)
     assert found(planned) == {("t", "no thread", True)}
     assert rows_of(shared)["refs"] == [], "a dry run writes nothing down"

@@ -14,7 +14,7 @@ import holdfast
 from holdfast._views import plain
 from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, STEPS, TABLES, WORDS
+from holdfast.backends.tables import BRANCHES, HEADS, LINES, NODES, REFS, STEPS, TABLES, WORDS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
@@ -135,8 +135,8 @@ def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> No
         store.maintenance.build_index()
         assert store.maintenance.verify(level="decode").findings == []
         backend = store._engine.context.backend
-        (heads, words) = run(backend.read([Scan(AGENT_STATES, ("", "t")), Scan(WORDS, ("", "t"))]))
-        run(backend.apply([Put(AGENT_STATES, heads[0]._replace(columns=("x", *heads[0].columns[1:])))]))
+        (heads, words) = run(backend.read([Scan(HEADS, ("", "t")), Scan(WORDS, ("", "t"))]))
+        run(backend.apply([Put(HEADS, heads[0]._replace(columns=("x", *heads[0].columns[1:])))]))
         run(backend.apply([Delete(WORDS, words[-1].key)]))
         report = store.maintenance.verify(level="decode")
         assert report.ok

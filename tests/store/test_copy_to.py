@@ -176,7 +176,7 @@ def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
     source, target = store_on(MemoryBackend()), showing(MemoryBackend())
     fill(source, 2)
     source.maintenance.copy_to(target)
-    assert len(rows_of(backend_of(target))["agent_states"]) == 2
+    assert len(rows_of(backend_of(target))["heads"]) == 2
     check_rows(target._engine.context.stored)
     source.thread("thread 1").put({"messages": ["more"]})
     source.maintenance.copy_to(target)

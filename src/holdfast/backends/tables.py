@@ -223,32 +223,52 @@ each value. Derived from the log, and can be rebuilt."""
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}
 
-AGENT_STATES = Table(
-    "agent_states",
+HEADS = Table(
+    "heads",
     _THREAD,
-    {"checkpoint": str, "parent": str, "kind": str, "time": str, "steps": int, "hash": str, "version": int},
+    {
+        "agent": str,
+        "type": str,
+        "status": str,
+        "state": str,
+        "checkpoint": str,
+        "parent": str,
+        "kind": str,
+        "created": str,
+        "time": str,
+        "steps": int,
+        "hash": str,
+        "version": int,
+    },
     in_feed=False,
-    embedded=True,
 )
-"""One row for each thread: its latest checkpoint. `version` changes with the rows of the thread in
-`state_values` and `conversations`."""
+"""One row for each thread and agent: its latest checkpoint. Of an agent also its id, its class, its status and the
+state of its machine, which are empty otherwise. `version` changes with the rows in `state_values` and
+`conversation_history`. The views `agent_states` and `threads` are made from it."""
 
 STATE_VALUES = Table(
     "state_values",
     {**_THREAD, "channel": str},
     {"kind": str, "items": int, "checkpoint": str, "time": str, "value": JsonText},
     in_feed=False,
-    embedded=True,
 )
 """The channels of the latest state, and the checkpoint that changed each last. `kind` is `value`; `conversation`, and
-then its `items` are in `conversations`; or `left out`, if the value is too large."""
+then its `items` are in `conversation_history`; or `left out`, if the value is too large."""
 
-CONVERSATIONS = Table(
-    "conversations",
-    {**_THREAD, "channel": str, "position": int},
-    {"role": str, "name": str, "content": str, "checkpoint": str, "time": str, "message": JsonText},
+CONVERSATION_HISTORY = Table(
+    "conversation_history",
+    {**_THREAD, "channel": str, "number": int},
+    {
+        "agent": str,
+        "role": str,
+        "name": str,
+        "content": str,
+        "tool_calls": JsonText,
+        "checkpoint": str,
+        "time": str,
+        "message": JsonText,
+    },
     in_feed=False,
-    embedded=True,
 )
 """The messages in the latest state, and the checkpoint that added each."""
 
@@ -257,21 +277,65 @@ TRANSITIONS = Table(
     {**_THREAD, "checkpoint": str},
     {"parent": str, "branch": str, "branch_number": int, "step": int, "kind": str, "time": str, "changed": JsonText},
     in_feed=False,
-    embedded=True,
 )
 """One row for each checkpoint: its parent, and the channels that it changed."""
 
-METADATA = Table(
-    "metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False, embedded=True
-)
+METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False)
 """The entries of each checkpoint's metadata."""
 
-READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
+STATE_TRANSITIONS = Table(
+    "state_transitions",
+    {**_THREAD, "checkpoint": str, "number": int},
+    {
+        "agent": str,
+        "from_state": str,
+        "to_state": str,
+        "trigger": str,
+        "time": str,
+        "success": JsonText,
+        "error": str,
+        "data": JsonText,
+        "actor": str,
+        "seconds": JsonText,
+    },
+    in_feed=False,
+)
+"""The transitions of agents, by the checkpoint that recorded each: also those that failed or were refused."""
+
+READABLE = (HEADS, STATE_VALUES, CONVERSATION_HISTORY, TRANSITIONS, METADATA, STATE_TRANSITIONS)
 """The tables of readable rows."""
 
+BY_CHECKPOINT = (TRANSITIONS, METADATA, STATE_TRANSITIONS)
+"""Those of them with rows about each checkpoint, whose id follows the thread in their key."""
+
+AGENT_FIELDS: Mapping[str, str] = {
+    **{name: name for name in ("tenant", "thread", "agent", "type", "status", "state")},
+    "version": "steps",
+    **{name: name for name in ("created", "time", "checkpoint")},
+}
+"""The fields of the view `agent_states`, and the columns of `heads` that they show: of lines that have an `agent`."""
+
+AGENT_VALUES = ("configuration", "fields", "context", "tools", "workflow", "metadata")
+"""Further fields of it: the values of these channels in `state_values`."""
+
+
+def agent_view(schema: str = "") -> str:
+    """Return the SELECT of the view `agent_states` in SQL; `schema` is put before the names of tables."""
+    values = (
+        f"(SELECT v.value FROM {schema}{STATE_VALUES.name} v"  # noqa: S608 - declared names
+        f" WHERE v.tenant = h.tenant AND v.thread = h.thread AND v.channel = '{name}') AS {name}"
+        for name in AGENT_VALUES
+    )
+    columns = ", ".join((*(f"h.{column} AS {name}" for name, column in AGENT_FIELDS.items()), *values))
+    return f"SELECT {columns} FROM {schema}{HEADS.name} h WHERE h.agent <> ''"  # noqa: S608
+
+
+BEHIND = Table("behind", {**_THREAD, "checkpoint": str}, {"time": int}, in_feed=False, embedded=True)
+"""The checkpoints that readable rows do not have yet, and when each was saved."""
+
 TABLES = (
-    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE),
-    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS),
+    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE[:5]),
+    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS, BEHIND, STATE_TRANSITIONS),
 )
 """All tables. New ones come last: some stores number them."""
 

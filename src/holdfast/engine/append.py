@@ -285,7 +285,11 @@ class Appender:
                     batch.changes += await self._fields.rows(added)
                 if self._projector.on:
                     for line, steps in batch.by_line().items():
-                        batch.add_rows(await self._projector.rows(line, steps))
+                        if (follower := self._projector.follower) is None:
+                            batch.add_rows(await self._projector.rows(line, steps))
+                        else:
+                            batch.changes += follower.marks(line, steps)
+                            batch.followed[line] = steps
                 if self._indexer.on:
                     for line, steps in batch.by_line().items():
                         batch.changes += await self._indexer.rows(line, steps)
@@ -327,6 +331,9 @@ class Appender:
                 heads = [self.remember(each) for each in added]
                 for rows in batch.rows:
                     self._projector.remember(rows)
+                if self._projector.follower is not None:
+                    for line, steps in batch.followed.items():
+                        self._projector.follower.add(line, steps)
                 if len(heads) == len(requests):
                     return heads
                 return [await self._head(request, each) for request, each in zip(requests, batch.results, strict=True)]

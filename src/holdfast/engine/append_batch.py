@@ -8,11 +8,11 @@ from enum import Enum
 from msgspec import Struct, field
 
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Put, Row
-from holdfast.backends.tables import BRANCHES, STEPS, Key
+from holdfast.backends.tables import BRANCHES, EVENTS, STEPS, Key
 from holdfast.engine.lines import At, LineTip
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import Workspace
-from holdfast.engine.projection.rows import ProjectedStep, RowChanges
+from holdfast.engine.projection.rows import ProjectedStep, RowChanges, has_transitions
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
@@ -73,7 +73,10 @@ class PreparedStep(Struct, eq=False):
     def projected(self) -> ProjectedStep:
         """Return the step for the projector and the indexer."""
         branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
-        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches)
+        events: list[Row] = []
+        if has_transitions(self.line):
+            events = [each.row for each in self.changes if isinstance(each, Put) and each.space is EVENTS]
+        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches, events)
 
     @property
     def head(self) -> StepInfo:
@@ -127,6 +130,8 @@ class AppendBatch(Struct, eq=False):
     """The lines that get a new version, or are new."""
     rows: list[RowChanges] = []
     """Readable rows that are stored with the steps."""
+    followed: dict[Line, list[ProjectedStep]] = {}
+    """Steps whose readable rows are written afterwards."""
     _starts: list[tuple[int, dict[int, Condition], StepRef | None]] = []
     """For each step, the index of its first change, its conditions, and its parent."""
     _row_conditions: set[int] = set()

@@ -35,6 +35,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.runtime.metrics import MetricsRegistry
 from holdfast.backends.tables import (
+    BEHIND,
     FIELDS,
     JOURNAL,
     KEYS,
@@ -54,7 +55,7 @@ from holdfast.engine.fields import NameEntry, name_entry
 from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
-UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, FIELDS, *READABLE))
+UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, FIELDS, BEHIND, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
 to wrappers, which are below the engine."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
@@ -42,8 +42,8 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     codec: Codec = default_codec
     clock: Callable[[], int] = time.time_ns
     fold_every: int = FOLD_EVERY
-    project: bool = False
-    """Whether readable rows are written beside the log."""
+    project: bool | Literal["follow"] = False
+    """Whether readable rows are written beside the log: in the batch of a save, or within a second (`follow`)."""
     rows: RowCodec = CHECKSUMS
     """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
     metrics: MetricsRegistry = field(default_factory=MetricsRegistry)

@@ -11,6 +11,7 @@ import hashlib
 
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
+    BEHIND,
     BRANCHES,
     EVENTS,
     FIELDS,
@@ -33,7 +34,7 @@ COPY = "copy"
 """The purpose of the lease of a line that is copied, and of the mark."""
 
 
-_TABLES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, EVENTS, LINKS, WORDS, *READABLE)
+_TABLES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, EVENTS, LINKS, WORDS, BEHIND, *READABLE)
 """The tables with rows that a copy writes, besides references: the owner of a thread may be known before it exists."""
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.lines import StepTimes
     from holdfast.engine.pending_writes import PendingWrites
     from holdfast.engine.pins_and_holds import PinsAndHolds
+    from holdfast.engine.projection.follower import RowFollower
     from holdfast.engine.projection.projector import Projector
     from holdfast.engine.protection import Protection
     from holdfast.engine.rewrite.rewriter import Rewriter
@@ -73,6 +74,8 @@ class Engine:
         """Set when the first policy for sensitive data is added."""
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
+        self.follower: RowFollower | None = None
+        """Writes readable rows in the background; set with the projector, if they are to follow. Closed last."""
         self.alert_sinks: list[Any] = []
         """Where this program sends alerts, beside those of the settings file."""
 
@@ -97,7 +100,12 @@ class Engine:
         """Builds readable rows."""
         from holdfast.engine.projection.projector import Projector
 
-        return Projector(self.context, self.lines, self.states)
+        projector = Projector(self.context, self.lines, self.states)
+        if self.context.project == "follow":
+            from holdfast.engine.projection.follower import RowFollower
+
+            self.follower = projector.follower = RowFollower(self.context, self.lines, projector)
+        return projector
 
     @cached_property
     def indexer(self) -> TextIndexer:

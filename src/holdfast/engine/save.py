@@ -218,7 +218,10 @@ class StepWriter:
         ]
         changes += [change for each in move.steps for change in each.changes] + move.renamed
         rows = None
-        if self._projector.on:
+        follower = self._projector.follower
+        if follower is not None:
+            changes += follower.marks(line, move.projected())
+        elif self._projector.on:
             rows = await self._projector.rows(line, move.projected())
             changes += rows.changes
         if self._indexer.on:
@@ -231,6 +234,8 @@ class StepWriter:
             self._appender.remember(each)
         if rows is not None:
             self._projector.remember(rows)
+        if follower is not None:
+            follower.add(line, move.projected())
         return first.head
 
     async def _parent(self, line: Line, old: _OldStep) -> StepRef | None:

@@ -17,6 +17,7 @@ from holdfast._fields import count
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
+    BEHIND,
     BRANCHES,
     FIELDS,
     FOLDS,
@@ -62,7 +63,7 @@ from holdfast.time_parser import Duration, parse_nanoseconds
 SEEN = "orphan"
 """The kind of the ref that records rows without a thread, and when they were first seen."""
 
-_LINE_TABLES = (*LINE_TABLES, WORDS, FIELDS, *READABLE)
+_LINE_TABLES = (*LINE_TABLES, WORDS, FIELDS, BEHIND, *READABLE)
 """The tables with rows of a thread, besides its own row. Quarantined rows are evidence, and stay."""
 
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"

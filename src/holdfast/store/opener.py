@@ -37,7 +37,7 @@ def open(  # noqa: A001 - reads as holdfast.open
     tenant: str = "",
     cache_bytes: int = CACHE_BYTES,
     codec: Codec = default_codec,
-    project: bool | None = None,
+    project: bool | Literal["follow", "sync"] | None = None,
     encryption: Encryption | Literal[False] | None = None,
     **options: Any,
 ) -> Store:
@@ -47,10 +47,11 @@ def open(  # noqa: A001 - reads as holdfast.open
     in `holdfast.toml`. Without a URL, the one in `$HOLDFAST_STORE` is used, or else `stores.default` of that file.
 
     `tenant` separates customers: a store that is opened for one sees nothing of another's. `cache_bytes` limits the
-    memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
-    decides. `encryption` says where the key of an encrypted store is (`holdfast.encryption.Encryption`): by default,
-    `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Policies of sensitive data are those that
-    `$HOLDFAST_REDACTION` names, or `sensitive` of the store in that file. Further options are those of the backend.
+    memory of the cache. `project` says whether readable rows are written beside the log: with `"sync"` in the batch of
+    a save, and with `"follow"` within a second after it; by default, the backend decides. `encryption` says where the
+    key of an encrypted store is (`holdfast.encryption.Encryption`): by default, `$HOLDFAST_ENCRYPTION`, or `encryption`
+    of the store in that file. Policies of sensitive data are those that `$HOLDFAST_REDACTION` names, or `sensitive` of
+    the store in that file. Further options are those of the backend.
 
     An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`. An open `Backend`
     can be given in the place of a URL; the store closes it.
@@ -66,7 +67,7 @@ def aopen(
     tenant: str = "",
     cache_bytes: int = CACHE_BYTES,
     codec: Codec = default_codec,
-    project: bool | None = None,
+    project: bool | Literal["follow", "sync"] | None = None,
     encryption: Encryption | Literal[False] | None = None,
     **options: Any,
 ) -> _Opening:
@@ -126,7 +127,12 @@ def is_served(url: str) -> bool:
 
 
 def _open_served(
-    url: str, tenant: str, codec: Codec, project: bool | None, encryption: Any, options: dict[str, Any]
+    url: str,
+    tenant: str,
+    codec: Codec,
+    project: bool | Literal["follow", "sync"] | None,
+    encryption: Any,
+    options: dict[str, Any],
 ) -> Store:
     if project is not None or encryption:
         raise ConfigError("a served store is projected and encrypted where it is, and not by who uses it", where=url)
@@ -179,15 +185,15 @@ async def _open(
     tenant: str,
     cache_bytes: int,
     codec: Codec,
-    project: bool | None,
+    project: bool | Literal["follow", "sync"] | None,
     encryption: Encryption | Literal[False] | None,
     options: dict[str, Any],
 ) -> S:
     check_name(tenant, "name of a tenant")
     if type(cache_bytes) is not int or cache_bytes < 0:
         raise ConfigError(f"cache_bytes must be a number of bytes, not {cache_bytes!r}")
-    if project is not None and type(project) is not bool:
-        raise ConfigError(f"project must be True or False, not {project!r}")
+    if project is not None and type(project) is not bool and project not in ("follow", "sync"):
+        raise ConfigError(f'project must be True, False, "follow" or "sync", not {project!r}')
     opened = name if isinstance(name, Backend) else None
     if opened is not None:
         name = opened.url  # settings of the environment apply to it, too
@@ -204,7 +210,10 @@ async def _open(
             project = backend.capabilities.projected and rows.may_be_clear("readable")
         elif project and not rows.may_be_clear("readable"):
             raise clear_refused("readable")
-        context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=project, rows=rows)
+        mode: bool | Literal["follow"] = project == "sync" or bool(project)
+        if project == "follow" or (project is True and backend.capabilities.projected):
+            mode = "follow"
+        context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=mode, rows=rows)
         await context.rows.check_store(context.stored, tenant, read_only=bool(options.get("read_only")))
         engine = Engine(context)
         store = cls(engine, tenant)

@@ -260,6 +260,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
         limit = None if exact else _COUNTED
         counts, complete = await count_stored(backend, self._handle.tenant, parse_kinds(kinds), limit)
         details = await backend.status() | await backup_status(self._engine, self._handle.tenant)
+        if self._engine.context.project:
+            behind, seconds = await self._engine.projector.lag(self._handle.tenant)
+            details |= {"readable_rows_behind": behind, "readable_rows_lag_seconds": round(seconds, 3)}
         return StoreStatus(
             url=backend.url,
             bytes=await backend.size(),
@@ -285,6 +288,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
             await BlockingCall(self._engine.hooks.close)
         try:
             await self._flush_audit()
+            if self._engine.follower is not None:
+                await self._engine.follower.close()
         finally:
             await self._engine.context.backend.close()
             self._engine.context.cache.clear()

@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.batch_eval import Columns, Effect, RowKey
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, key_of
-from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, line_of
+from holdfast.backends.mongodb.line_document import LINE_WIDTH, line_of
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
@@ -59,7 +59,7 @@ class Part:
                     self.put.add((space, row.key))
                 case Expect(_, key, columns):
                     self.expected.setdefault((space, key), columns)
-                    of_its_own = of_its_own and columns is not None and space.embedded and space not in FOLLOWING
+                    of_its_own = of_its_own and columns is not None and space.embedded
                 case Delete(_, prefix):
                     self.deleted.add((space, prefix))
                 case Ensure(_, row):

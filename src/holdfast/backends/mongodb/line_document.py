@@ -3,8 +3,7 @@
 - `info`: the row of the table `lines`; none if the line was deleted, or never had one.
 - a field for each other table whose rows are embedded: its rows by name, which is the rest of their key as text.
 - `moved`: for each of these tables, up to which key rows may be in the table's own collection instead. A row is in one
-  place only, except for tables that people query (`FOLLOWING`): what is embedded of them replaces what is there, and
-  moves there soon. `following` says that there are such rows.
+  place only.
 - `last`: the token of the group that changed the line last. `wrote`: how many changes were made without it.
 - `stamps`: the last group of each client and slot, and what was refused in it.
 - `since` and `until`: bounds of the times of the embedded steps.
@@ -19,7 +18,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from bson import MaxKey, encode
-from pymongo import InsertOne, ReplaceOne
+from pymongo import InsertOne
 
 from holdfast.backends.batch_eval import Columns
 from holdfast.backends.interface import Get, Query, Row, Scan
@@ -32,7 +31,7 @@ from holdfast.backends.mongodb.row_mapping import (
     read_key,
     to_document,
 )
-from holdfast.backends.tables import LINES, READABLE, TABLES, TIME, Key, Scalar, Table
+from holdfast.backends.tables import BEHIND, LINES, TABLES, TIME, Key, Scalar, Table
 
 LINE_WIDTH = 2
 """The number of columns of a key that name the line."""
@@ -47,10 +46,11 @@ EMPTIED = "emptied"
 PARTS_USED = "parts"
 SINCE, UNTIL = "since", "until"
 
-FOLLOWS = "following"
+FEW_HAVE = (BEHIND,)
+"""The tables of which few lines have rows at a time: an index finds these lines."""
 
-FOLLOWING = frozenset(READABLE)
-"""The tables that people query. Their collections follow."""
+ANY: Document = {"$gt": {}}
+"""The condition that there are rows in a field."""
 
 _ALL = "all"
 """A mark that rows of any key may be in the table's own collection."""
@@ -188,8 +188,6 @@ class LineUpdate:
         if space.timed:
             self._times.setdefault(space, []).append(document[TIME])
         self.weight += row_weight(row)
-        if space in FOLLOWING:
-            self.set[FOLLOWS] = True
 
     def remove(self, space: Table, key: Key) -> None:
         """Remove a row that is embedded."""
@@ -213,8 +211,6 @@ class LineUpdate:
 
     def mark(self, space: Table, key: Key, document: Mapping[str, Any]) -> None:
         """Record that a row is in the table's own collection."""
-        if space in FOLLOWING:
-            return
         before = {} if space in self._unmarked else document.get(MOVED, {}).get(space.name, {})
         marks = self._marks.setdefault(space, {})
         name, value = _mark_of(space, key)
@@ -274,12 +270,10 @@ class Moves(NamedTuple):
     weight: int
 
 
-def plan_moves(
-    update: LineUpdate, line: Key, document: Mapping[str, Any], most_rows: int, most_bytes: int, following: bool = False
-) -> Moves:
+def plan_moves(update: LineUpdate, line: Key, document: Mapping[str, Any], most_rows: int, most_bytes: int) -> Moves:
     """Add to an update that rows move, if there are more than so many, besides those that it puts or removes.
 
-    Whole tables move, the largest first; with `following`, also the tables that people query.
+    Whole tables move, the largest first.
     """
     tables: dict[Table, list[Document]] = {}
     for space in _EMBEDDED:
@@ -288,18 +282,18 @@ def plan_moves(
             rows = embedded_rows(space, line, document)
             tables[space] = [each for each in rows if path_of(space, read_key(space, each)) not in gone]
     sizes = {space: sum(len(encode(each)) for each in rows) for space, rows in tables.items()}
-    count = sum(len(rows) for space, rows in tables.items() if space not in FOLLOWING)
+    count = sum(map(len, tables.values()))
     size = sum(sizes.values())
     chosen: dict[Table, list[Document]] = {}
-    if following or count > most_rows or size > most_bytes:
+    if count > most_rows or size > most_bytes:
         least = count if count <= most_rows else most_rows // 2
         for space in sorted(filter(sizes.__getitem__, sizes), key=sizes.__getitem__, reverse=True):
-            if (following and space in FOLLOWING) or count > least or size > most_bytes:
+            if count > least or size > most_bytes:
                 update.empty(space)
                 for each in tables[space]:
                     update.mark(space, read_key(space, each), document)
                 chosen[space] = tables[space]
-                count -= len(tables[space]) if space not in FOLLOWING else 0
+                count -= len(tables[space])
                 size -= sizes[space]
         stamps = document.get(STAMPS, {})
         for name, stamp in stamps.items():
@@ -308,10 +302,8 @@ def plan_moves(
     return Moves(chosen, count, size)
 
 
-def moved_rows(space: Table, documents: Iterable[Document]) -> list[InsertOne[Document] | ReplaceOne[Document]]:
+def moved_rows(documents: Iterable[Document]) -> list[InsertOne[Document]]:
     """Return the writes of rows that move to the collection of their table."""
-    if space in FOLLOWING:
-        return [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
     return [InsertOne(document) for document in documents]
 
 
@@ -352,7 +344,7 @@ def streamed_stages(scan: Scan) -> list[Document]:
 
 
 def _line_condition(query: Query) -> Document:
-    field = {field_of(query.space): {"$exists": True}}
+    field: Document = {field_of(query.space): {"$exists": True}}
     if isinstance(query, Get):
         lines = dict.fromkeys(line_of(key) for key in query.keys)
         return {"_id": {"$in": [build_id(LINES, line) for line in lines]}, **field}
@@ -360,6 +352,8 @@ def _line_condition(query: Query) -> Document:
     if query.by or len(prefix) == LINE_WIDTH:
         return {"_id": id_range(LINES, prefix), **field}
     rest = LINE_WIDTH - len(prefix)
+    if query.space in FEW_HAVE and prefix:
+        field = {"_id.tenant": prefix[0], field_of(query.space): ANY}
     bounds: Document = id_range(LINES, prefix, query.start[:rest])
     if query.stop:
         last = build_id(LINES, prefix + query.stop[:rest])

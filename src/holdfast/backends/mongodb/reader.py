@@ -16,7 +16,7 @@ from pymongo import DESCENDING
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from holdfast.backends.interface import Get, Query, Row, Scan, WordMatch, WordMatches
-from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, row_stages, streamed_stages
+from holdfast.backends.mongodb.line_document import LINE_WIDTH, row_stages, streamed_stages
 from holdfast.backends.mongodb.row_mapping import (
     PARTS,
     Document,
@@ -66,8 +66,6 @@ async def run_queries(
     for number, query in enumerate(queries):
         if isinstance(query, Scan) and _is_streamed(query):
             results[number][:0] = await _stream(collections, session, query)
-        if query.space in FOLLOWING:  # of two rows, the embedded one is the newer
-            results[number] = list({row.key: row for row in reversed(results[number])}.values())
         if isinstance(query, Scan):
             # The manual does not promise that a union keeps the order.
             results[number].sort(key=sort_key(query), reverse=query.reverse)
@@ -130,9 +128,6 @@ def _is_past(scan: Scan, last: Row, bound: int) -> bool:
 
 async def count_rows(collections: Collections, session: AsyncClientSession, scans: Sequence[Scan]) -> list[int]:
     """Return how many rows each scan has."""
-    if scans and scans[0].space in FOLLOWING:
-        found = await run_queries(collections, session, [scan._replace(bodies=False) for scan in scans])
-        return list(map(len, found))
     counted: list[int] = [0] * len(scans)
     numbered = [(number, each) for number, scan in enumerate(scans) for each in _requests(collections, scan)]
     requests = [each._replace(stages=[*each.stages, {"$count": "rows"}]) for _, each in numbered]

@@ -10,8 +10,9 @@ There is one for each table, and two more. `lines` has a document for each line,
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
@@ -22,14 +23,17 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.mongodb.line_document import EMPTIED, FOLLOWS, SINCE, UNTIL
+from holdfast.backends.mongodb.line_document import ANY, EMPTIED, FEW_HAVE, SINCE, UNTIL, field_of
 from holdfast.backends.mongodb.row_mapping import THREAD_STEP, Document, index_fields
 from holdfast.backends.tables import (
-    AGENT_STATES,
-    CONVERSATIONS,
+    AGENT_FIELDS,
+    AGENT_VALUES,
+    CONVERSATION_HISTORY,
     EVENTS,
+    HEADS,
     LINES,
     METADATA,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TABLES,
@@ -39,7 +43,7 @@ from holdfast.backends.tables import (
 )
 from holdfast.errors import ConfigError
 
-VERSION = 2
+VERSION = 3
 """The layout. Goes up when older versions of Holdfast cannot use the store."""
 
 OLDEST_WIRE = 13
@@ -48,13 +52,22 @@ OLDEST_WIRE = 13
 DURABLE = WriteConcern(w="majority", j=True)
 
 _READABLE_INDEXES: Mapping[Table, Mapping[str, tuple[str, ...]]] = {
-    AGENT_STATES: {"thread": ("tenant", "thread")},
+    HEADS: {
+        "thread": ("tenant", "thread"),
+        "time": ("tenant", "time"),
+        "agent": ("tenant", "agent"),
+        "state": ("tenant", "state"),
+    },
     STATE_VALUES: {"thread": ("tenant", "thread", "channel"), "channel": ("tenant", "channel")},
-    CONVERSATIONS: {"thread": ("tenant", "thread", "position")},
+    CONVERSATION_HISTORY: {"thread": ("tenant", "thread", "number"), "agent": ("tenant", "agent", "number")},
     TRANSITIONS: {"thread": ("tenant", "thread", "time")},
     METADATA: {"thread": ("tenant", "thread", "checkpoint"), "key": ("tenant", "key")},
+    STATE_TRANSITIONS: {"agent": ("tenant", "agent", "time"), "success": ("tenant", "success", "time")},
 }
-"""The indexes for people: by thread, in the order of a conversation, and by what is searched for in all threads."""
+"""The indexes for people: by thread, in the order of a conversation, and by what is searched for in all threads. Those
+with a field that only agents have are of agents only."""
+
+_OF_AGENTS: Document = {"agent": {"$gt": ""}}
 
 _TIME_INDEXES: Mapping[Table, Mapping[str, tuple[tuple[str, ...], Document]]] = {
     STEPS: {"time": (("time", "_id"), THREAD_STEP)},
@@ -117,6 +130,8 @@ class Collections:
             _create_collection(self.parts, []),
             _create_collection(self._about, []),
         )
+        views = _views(self._prefix).items()
+        await asyncio.gather(*(_create(self._named(name), viewOn=on, pipeline=stages) for name, (on, stages) in views))
         await self._about.update_one({"_id": "layout"}, {"$setOnInsert": {"version": VERSION}}, upsert=True)
 
     def _named(self, name: str) -> Collection:
@@ -145,7 +160,9 @@ def _index_models(space: Table) -> list[IndexModel]:
         IndexModel([(field, ASCENDING) for field in index_fields(space, index)], name=index) for index in space.indexes
     ]
     for index, names in _READABLE_INDEXES.get(space, {}).items():
-        indexes.append(IndexModel([(name, ASCENDING) for name in names], name=index))
+        keys = [(name, ASCENDING) for name in names]
+        of_agents = index in ("agent", "state") and space is not STATE_TRANSITIONS
+        indexes.append(IndexModel(keys, name=index, **({"partialFilterExpression": _OF_AGENTS} if of_agents else {})))
     for index, (fields, condition) in _TIME_INDEXES.get(space, {}).items():
         keys = [(field, ASCENDING) for field in ("_id.tenant", *fields)]
         indexes.append(IndexModel(keys, name=index, **({"partialFilterExpression": condition} if condition else {})))
@@ -154,7 +171,10 @@ def _index_models(space: Table) -> list[IndexModel]:
         for name in (SINCE, UNTIL):
             keys = [("_id.tenant", ASCENDING), (name, ASCENDING)]
             indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: {"$exists": True}}))
-        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, FOLLOWS, "begun")]
+        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, "begun")]
+        for table in FEW_HAVE:
+            name, keys = field_of(table), [("_id.tenant", ASCENDING)]
+            indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: ANY}))
     if space is WORDS:
         # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]
@@ -165,11 +185,48 @@ def _index_models(space: Table) -> list[IndexModel]:
     return indexes
 
 
+def _views(prefix: str) -> dict[str, tuple[str, list[Document]]]:
+    """Return the views for people: by name, the collection that each shows, and how.
+
+    The server applies conditions on fields of `heads` first, and so finds them by its indexes.
+    """
+    heads, values = prefix + HEADS.name, prefix + STATE_VALUES.name
+    same_line = {"$and": [{"$eq": [f"${name}", f"$${name}"]} for name in ("tenant", "thread")]}
+    agents: list[Document] = [
+        {"$match": _OF_AGENTS},
+        {
+            "$lookup": {
+                "from": values,
+                "let": {"tenant": "$tenant", "thread": "$thread"},
+                "pipeline": [
+                    {"$match": {"$expr": same_line, "channel": {"$in": list(AGENT_VALUES)}}},
+                    {"$project": {"_id": 0, "k": "$channel", "v": "$value"}},
+                ],
+                "as": "values",
+            }
+        },
+        {"$set": {"values": {"$arrayToObject": "$values"}}},
+        {
+            "$project": {
+                **{name: 1 if name == column else f"${column}" for name, column in AGENT_FIELDS.items()},
+                **{name: f"$values.{name}" for name in AGENT_VALUES},
+            }
+        },
+    ]
+    # With a projection, the server would not sort them by an index.
+    threads: list[Document] = [{"$match": {"thread": {"$not": re.compile("^␞")}}}]
+    return {"agent_states": (heads, agents), "threads": (heads, threads)}
+
+
 async def _create_collection(collection: Collection, indexes: list[IndexModel]) -> None:
+    await _create(collection)
+    if indexes:
+        await collection.create_indexes(indexes)
+
+
+async def _create(collection: Collection, **options: Any) -> None:
     try:
-        await collection.database.create_collection(collection.name, check_exists=False)
+        await collection.database.create_collection(collection.name, check_exists=False, **options)
     except OperationFailure as error:
         if error.code not in _ALREADY_EXISTS:
             raise
-    if indexes:
-        await collection.create_indexes(indexes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from holdfast.backends.postgres.apply_function import apply_function_sql
 from holdfast.backends.tables import (
-    AGENT_STATES,
+    BEHIND,
     BRANCHES,
-    CONVERSATIONS,
+    CONVERSATION_HISTORY,
     EVENTS,
     FIELDS,
     FOLDS,
+    HEADS,
     JOBS,
     JOURNAL,
     KEYS,
@@ -21,6 +22,7 @@ from holdfast.backends.tables import (
     QUARANTINE,
     READABLE,
     REFS,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TABLES,
@@ -30,6 +32,7 @@ from holdfast.backends.tables import (
     JsonText,
     Table,
     WordList,
+    agent_view,
 )
 from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, stopped
 
@@ -67,10 +70,12 @@ _COMMENTS: dict[Table, str] = {
     LINKS: "Relations of artifacts and changes, from either end",
     KEYS: "Encrypted keys of an encrypted store: whoever deletes one erases what it encrypts",
     FIELDS: "The fields of threads that lists filter by, from either end",
-    AGENT_STATES: "The latest checkpoint of each thread, for people to query",
+    BEHIND: "The checkpoints that tables for people do not have yet",
+    HEADS: "The latest checkpoint of each thread and agent, for people to query",
     STATE_VALUES: "The channels of the latest state of each thread, as JSON",
-    CONVERSATIONS: "The messages in the latest state of each thread, one row each",
+    CONVERSATION_HISTORY: "The messages in the latest state of each thread, one row each",
     TRANSITIONS: "What each checkpoint changed, and which one it follows",
+    STATE_TRANSITIONS: "The transitions of agents, also those that failed or were refused",
     METADATA: "The metadata of each checkpoint, one row per entry",
 }
 
@@ -80,7 +85,7 @@ _COLUMN_COMMENTS = {
     "threads.created": "When its first checkpoint was saved",
     "threads.steps": "How many checkpoints it has, on all branches",
     "threads.branches": "How many branches it has",
-    "threads.last": "When its last checkpoint was saved",
+    "threads.time": "When its last checkpoint was saved",
     "log.tenant": "Whose thread it is; empty without tenants",
     "log.thread": "The name of the thread; other names start with the character U+241E, such as those of agents",
     "log.branch": "The number of the branch; 0 is main",
@@ -90,13 +95,32 @@ _COLUMN_COMMENTS = {
     "log.kind": "What saved it: save, fork, merge, restore and so on",
     "log.metadata": "What its program said about it; NULL if nothing",
     "log.bytes": "What it takes, without folded states and large values",
-    "agent_states.time": "When the checkpoint was saved: text in UTC that sorts; cast it to timestamptz",
-    "state_values.kind": "value, conversation (its messages are in conversations), or left out (too large)",
+    "heads.time": "When the checkpoint was saved: text in UTC that sorts; cast it to timestamptz",
+    "agent_states.tenant": "Whose agent it is; empty without tenants",
+    "agent_states.thread": "The name of its line, as in the tables",
+    "agent_states.agent": "The id of the agent",
+    "agent_states.type": "The name under which its class is registered",
+    "agent_states.status": "Its status in its lifecycle",
+    "agent_states.state": "The state of its machine; empty without one",
+    "agent_states.version": "How many times it was saved",
+    "agent_states.created": "When it was saved first: text in UTC that sorts; cast it to timestamptz",
+    "agent_states.time": "When it was saved last: text in UTC that sorts; cast it to timestamptz",
+    "agent_states.checkpoint": "The id of the last save",
+    "agent_states.configuration": "Its configuration, as JSON",
+    "agent_states.fields": "The fields of its class, as JSON",
+    "agent_states.context": "Its context, as JSON",
+    "agent_states.tools": "Its tools, their permissions and statistics, as JSON",
+    "agent_states.workflow": "The progress of its workflow, as JSON",
+    "agent_states.metadata": "Its metadata, as JSON",
+    "state_values.kind": "value, conversation (its messages are in conversation_history), or left out (too large)",
     "state_values.checkpoint": "The checkpoint that changed the channel last",
     "state_values.time": "When that was: text in UTC that sorts; cast it to timestamptz",
-    "conversations.position": "The place of the message in its channel, from 0",
-    "conversations.checkpoint": "The checkpoint that added the message",
-    "conversations.time": "When that was: text in UTC that sorts; cast it to timestamptz",
+    "conversation_history.number": "The place of the message in its channel, from 0",
+    "conversation_history.checkpoint": "The checkpoint that added the message",
+    "conversation_history.time": "When that was: text in UTC that sorts; cast it to timestamptz",
+    "state_transitions.thread": "The name of the line of the agent; agent has its id",
+    "state_transitions.success": "true or false; a transition that failed or was refused has an error",
+    "state_transitions.time": "When it was tried: text in UTC that sorts; cast it to timestamptz",
     "transitions.changed": "The names of the channels that the checkpoint changed",
     "transitions.time": "When it was saved: text in UTC that sorts; cast it to timestamptz",
 }
@@ -117,12 +141,14 @@ CREATE OR REPLACE VIEW {schema}.threads WITH (security_invoker = true) AS
   SELECT l.tenant, l.line AS thread, to_timestamp(l.created / 1e9) AS created,
     (SELECT count(*) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
     (SELECT count(*) + 1 FROM {schema}.branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
-    (SELECT to_timestamp(max(s.time) / 1e9) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
+    (SELECT to_timestamp(max(s.time) / 1e9) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS time
   FROM {schema}.lines l WHERE l.line NOT LIKE '␞%';
 CREATE OR REPLACE VIEW {schema}.log WITH (security_invoker = true) AS
   SELECT l.tenant, l.line AS thread, s.branch, s.seq, s.id, to_timestamp(s.time / 1e9) AS time, s.kind,
     nullif(replace(s.metadata, '\\u0000', '\\ufffd'), '')::jsonb AS metadata, octet_length(s.body) AS bytes
   FROM {schema}.lines l JOIN {schema}.steps s ON s.tenant = l.tenant AND s.line = l.line WHERE s.id <> '';
+CREATE OR REPLACE VIEW {schema}.agent_states WITH (security_invoker = true) AS {agents};
+COMMENT ON VIEW {schema}.agent_states IS 'The latest state of each agent, if the store has tables for people';
 COMMENT ON VIEW {schema}.threads IS 'Threads, with the number of their checkpoints and branches';
 COMMENT ON VIEW {schema}.log IS 'Checkpoints of all threads and agents, without their content';
 """
@@ -164,7 +190,7 @@ CONTAINS = "pg_catalog.strpos({}, {}) > 0"
 
 _ORIGIN = CONTAINS.format("metadata", ORIGIN)
 
-# By time, across lines; and what is looked for among many events.
+# By time, across lines; what is looked for among many events, and what agents did.
 _TIME_INDEXES = {
     "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
     "steps_origin": f"steps (tenant, time) WHERE {_ORIGIN}",
@@ -175,6 +201,9 @@ _TIME_INDEXES = {
     "events_failed": f"events (tenant, time) WHERE {FAILED}",
     "refs_stopped": f"refs (tenant, line) WHERE {stopped(CONTAINS)}",
     "events_time": "events (tenant, time, kind)",
+    "state_transitions_agent": "state_transitions (agent, time)",
+    "heads_agent": "heads (agent) WHERE agent <> ''",
+    "conversation_history_agent": "conversation_history (agent, number) WHERE agent <> ''",
 }
 
 
@@ -197,7 +226,7 @@ def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
         f"CREATE INDEX IF NOT EXISTS {index} ON {name}.{definition};" for index, definition in _TIME_INDEXES.items()
     ]
     parts += [_WORD_INDEXES.format(schema=name), _INTERNAL_TABLES.format(schema=name)]
-    parts += [_VIEWS.format(schema=name), apply_function_sql(name)]
+    parts += [_VIEWS.format(schema=name, agents=agent_view(f"{name}.")), apply_function_sql(name)]
     parts += [
         f"COMMENT ON COLUMN {name}.{column} IS {quote_literal(text)};" for column, text in _COLUMN_COMMENTS.items()
     ]

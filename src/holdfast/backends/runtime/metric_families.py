@@ -22,6 +22,7 @@ class Family(NamedTuple):
 OPERATION_SECONDS = "operation_seconds"
 BACKEND_SECONDS, BACKEND_BYTES = "backend_seconds", "backend_bytes"
 GROUP_BATCHES = "commit_group_batches"
+READABLE_BEHIND, READABLE_LAG = "readable_rows_behind", "readable_rows_lag_seconds"
 CONFLICTS = "conflicts_total"
 RESTORES, RECOVERIES, VALIDATION_FAILURES = "restores_total", "recoveries_total", "validation_failures_total"
 
@@ -52,6 +53,8 @@ _ALL = (
     Family("cache_misses_total", "counter", "Reads that it did not answer."),
     Family("cache_bytes", "gauge", "The size of the cache of the process."),
     Family("cache_limit_bytes", "gauge", "Its limit."),
+    Family(READABLE_BEHIND, "gauge", "Checkpoints of this process whose readable rows are not written yet."),
+    Family(READABLE_LAG, "gauge", "How long ago the first of them was saved."),
     Family(RESTORES, "counter", "Restores of threads, agents and backups, by outcome.", ("kind", "outcome")),
     Family(RECOVERIES, "counter", "Recoveries from crashes, damage and the like, by outcome.", ("kind", "outcome")),
     Family(VALIDATION_FAILURES, "counter", "Values that were refused, by what refused them.", ("kind",)),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import (
-    CONVERSATIONS,
+    CONVERSATION_HISTORY,
     EVENTS,
     NODES,
     OBJECTS,
@@ -24,6 +24,7 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
     WordList,
+    agent_view,
 )
 from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, hint_conditions, stopped
 
@@ -38,7 +39,7 @@ _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", JsonText:
 _PYTHON: dict[type, type] = {JsonText: str, WordList: str}
 
 # Large rows in the tree of the key would make it deep and slow; small ones are found one step sooner in it.
-WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
+WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATION_HISTORY})
 
 # A row that shrinks in place leaves its page partly empty for good, since SQLite merges pages only when rows are
 # deleted. So the stub of a pruned or moved row is put at the end of the table, and whole pages become free.
@@ -64,7 +65,7 @@ CREATE VIEW threads AS
     (SELECT count(*) FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
     (SELECT count(*) + 1 FROM branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
     (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(s.time) / 1e9, 'unixepoch')
-       FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
+       FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS time
   FROM lines l WHERE l.line NOT LIKE '␞%';
 CREATE VIEW log AS
   SELECT tenant, line AS thread, branch, seq, id, strftime('%Y-%m-%dT%H:%M:%fZ', time / 1e9, 'unixepoch') AS time,
@@ -94,7 +95,7 @@ TIME_INDEXES = {
 def create_statements() -> list[str]:
     """Return the statements that create all tables and views."""
     tables = [statement for space in TABLES for statement in (_table(space), *_indexes(space))]
-    return [*tables, _VIEWS, *TIME_INDEXES.values(), _CHANGES]
+    return [*tables, _VIEWS, f"CREATE VIEW agent_states AS {agent_view()}", *TIME_INDEXES.values(), _CHANGES]
 
 
 def _table(space: Table) -> str:

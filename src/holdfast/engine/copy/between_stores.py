@@ -18,15 +18,14 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
+    BY_CHECKPOINT,
     EVENTS,
     FOLDS,
     LINES,
-    METADATA,
     NODES,
     OBJECTS,
     REFS,
     STEPS,
-    TRANSITIONS,
     WRITES,
     Key,
     Table,
@@ -513,7 +512,7 @@ def _hide_stale(line: Line, steps: Listing, target: Listing) -> list[Change]:
     """Return the changes that hide what is out of date of a line: its state, and steps that were removed."""
     removed = {columns[0] for columns in target.values()} - {columns[0] for columns in steps.values()}
     return clear_state(line) + [
-        Delete(table, (*line, id)) for id in sorted(map(str, removed)) for table in (TRANSITIONS, METADATA)
+        Delete(table, (*line, id)) for id in sorted(map(str, removed)) for table in BY_CHECKPOINT
     ]
 
 

@@ -4,22 +4,27 @@ They have the content of the latest checkpoint of a thread, and what every check
 the database's own language. Nothing reads them back: the log is authoritative, and `build` rebuilds them from it.
 
 The changes of a step are enough to update the rows of the checkpoint before it. For a step that follows another one, or
-none, all rows are compared and rewritten. Either is done on condition that the thread's row in `agent_states` is the
-one that was read; so of two writers, one reads again.
+none, all rows are compared and rewritten. Either is done on condition that the thread's row in `heads` is the one
+that was read; so of two writers, one reads again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from typing import Protocol
 
 from holdfast.backends.batch_eval import same_columns
-from holdfast.backends.interface import Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
-    AGENT_STATES,
+    BEHIND,
     BRANCHES,
-    CONVERSATIONS,
+    BY_CHECKPOINT,
+    CONVERSATION_HISTORY,
+    EVENTS,
+    HEADS,
     METADATA,
+    STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
     TRANSITIONS,
@@ -56,16 +61,20 @@ from holdfast.engine.projection.rendering import (
 from holdfast.engine.projection.rows import (
     NO_CHANNELS,
     NOBODY,
+    Head,
     Piece,
     ProjectedStep,
     ProjectedThread,
     RowChanges,
+    agent_columns,
     chain_to,
     clear_state,
     edit_pieces,
     entries_of,
     first_step,
+    has_transitions,
     operations_by_channel,
+    transition_columns,
 )
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import StateLoader
@@ -83,12 +92,27 @@ _FEW = 32
 
 _WEIGHT = 600
 
+LATE_SECONDS = 60.0
+"""Rows that are missing for longer than this do not just follow: nobody has used the store, or they cannot be made."""
+
+
+class StepFollower(Protocol):
+    """Writes the readable rows of steps soon after they were saved."""
+
+    def marks(self, line: Line, steps: Sequence[ProjectedStep]) -> list[Change]:
+        """Return the changes, for the batch of some steps, that say that their rows are missing."""
+
+    def add(self, line: Line, steps: Sequence[ProjectedStep]) -> None:
+        """Write the rows of steps that were just saved, soon."""
+
 
 class Projector:
     """Builds readable rows, where a store has them."""
 
     def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
-        self.on: bool = context.project
+        self.on: bool = bool(context.project)
+        self.follower: StepFollower | None = None
+        """Writes the rows of steps after they were saved, instead of with them."""
         self._context = context
         self._backend = context.backend
         self._lines = lines
@@ -105,7 +129,7 @@ class Projector:
             return await self._step_rows(line, new_steps)
 
     async def _rows(self, line: Line, new_steps: Sequence[ProjectedStep]) -> RowChanges:
-        thread = await self._stored(line, new_steps[0].info)
+        thread = await self._stored(line, new_steps[0])
         if thread is None:
             # There were steps before the store had such rows, or a writer did not write them.
             await self.build(line)
@@ -127,6 +151,7 @@ class Projector:
             await self._rename(rows, thread, named, {each.point.id for each in new_steps})
         for each in new_steps:
             self._describe(rows, named, each.point, each.step, None if each.parent is None else each.parent.id)
+        await self._transitions(rows, new_steps)
         rows.after = named._replace(version=new_steps[-1].info.version)
         if at_head and latest.point.id >= thread.checkpoint:
             if follows:
@@ -148,13 +173,13 @@ class Projector:
         """Drop the cached rows of a thread."""
         self._context.cache.drop(("rows", line))
 
-    async def _stored(self, line: Line, info: LineInfo) -> ProjectedThread | None:
-        """Return the rows of a thread; None if it has steps and no rows."""
+    async def _stored(self, line: Line, first: ProjectedStep) -> ProjectedThread | None:
+        """Return the rows of a thread; None if it has steps before some new ones, and no rows."""
         thread: ProjectedThread | None = self._context.cache.get(("rows", line))
-        if thread is not None and thread.version == info.version:
+        if thread is not None and thread.version == first.info.version:
             return thread
-        thread = await self._read(line, info)
-        if thread.row is None:
+        thread = await self._read(line, first.info)
+        if thread.row is None and first.point[:2] != (0, 0):
             (steps,) = await self._backend.read([first_step(line)])
             if steps:
                 return None
@@ -164,18 +189,19 @@ class Projector:
         """Read the rows of a thread; for state, which may have very many keys, without how each is shown."""
         values_scan = Scan(STATE_VALUES, tuple(line), limit=None if has_messages(line.name) else 0)
         heads, values, branches = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), values_scan, Scan(BRANCHES, tuple(line))]
+            [Get(HEADS, [tuple(line)]), values_scan, Scan(BRANCHES, tuple(line))]
         )
         names = {each.branch: each.name for each in map(Branch.of, branches)}
         channels = {str(row.key[2]): (str(row.columns[0]), int(row.columns[1])) for row in values}
-        return ProjectedThread(heads[0].columns if heads else None, channels, info.version, names)
+        return ProjectedThread(Head.of(heads), channels, info.version, names)
 
     async def _step_rows(self, line: Line, new_steps: Sequence[ProjectedStep]) -> RowChanges:
         """Return the rows of steps only. No state is shown."""
         thread = await self._read(line, new_steps[0].info)
-        rows = RowChanges(line, [Expect(AGENT_STATES, tuple(line), thread.row), *clear_state(line)])
+        rows = RowChanges(line, [Expect(HEADS, tuple(line), thread.row), *clear_state(line)])
         for each in new_steps:
             self._describe(rows, thread, each.point, each.step, None if each.parent is None else each.parent.id)
+        await self._transitions(rows, new_steps)
         return rows
 
     async def _fill(self, rows: RowChanges, thread: ProjectedThread, point: StepRef | None) -> bool:
@@ -192,6 +218,8 @@ class Projector:
             step = open_step(line, stored[0], self._context.max_bytes)
             parent = await self._parent(line, step, {})
             self._describe(rows, thread, point, step, None if parent is None else parent.id)
+            await self._stored_transitions(rows, point.id, point.id)
+            rows.changes.append(Delete(BEHIND, (*line, point.id)))
             point = parent
         return False
 
@@ -219,21 +247,54 @@ class Projector:
         for key, text in entries_of(step.header) if step is not None else ():
             rows.put(METADATA, (point.id, key), text)
 
+    async def _transitions(self, rows: RowChanges, new_steps: Sequence[ProjectedStep]) -> None:
+        """Write the transitions that steps recorded."""
+        if not has_transitions(rows.line):
+            return
+        if self.follower is not None:  # their events are stored, and may have been redacted since
+            ids = [each.point.id for each in new_steps]
+            await self._stored_transitions(rows, min(ids), max(ids))
+            return
+        for each in new_steps:
+            self._put_transitions(rows, each.events)
+
+    async def _stored_transitions(self, rows: RowChanges, first: str, last: str) -> None:
+        """Write the transitions of the steps from an id to another one."""
+        if has_transitions(rows.line):
+            scan = Scan(EVENTS, tuple(rows.line), (first,), (last + "\0",))
+            (events,) = await read_despite_damage(self._backend, [scan])
+            self._put_transitions(rows, events)
+
+    def _put_transitions(self, rows: RowChanges, events: Sequence[Row]) -> None:
+        for event in events:
+            columns = transition_columns(rows.line, event, self._context.max_bytes)
+            if columns is not None:
+                rows.put(STATE_TRANSITIONS, event.key[2:], *columns)
+
     def _head(
         self,
         rows: RowChanges,
         thread: ProjectedThread,
         latest: ProjectedStep,
         channels: Mapping[str, tuple[str, int]],
+        values: Sequence[Change] | None = None,
     ) -> None:
-        """Write the thread's own row, on condition that it is unchanged."""
+        """Write the thread's own row, on condition that it is unchanged. `values` are the rows of its values, if they
+        are not only those that change."""
         point = latest.point
-        parent = "" if latest.parent is None else latest.parent.id
-        kind, time = clean_text(point.kind), time_text(point.time)
-        version = 1 if thread.row is None else int(thread.row[6]) + 1
-        row = (point.id, parent, kind, time, point.depth + 1, point.hash.hex(), version)
-        rows.changes.append(Expect(AGENT_STATES, tuple(rows.line), thread.row))
-        rows.put(AGENT_STATES, (), *row)
+        row = Head(
+            *agent_columns(rows.line, rows.changes if values is None else values, thread.row),
+            checkpoint=point.id,
+            parent="" if latest.parent is None else latest.parent.id,
+            kind=clean_text(point.kind),
+            created=time_text(latest.info.created),
+            time=time_text(point.time),
+            steps=point.depth + 1,
+            hash=point.hash.hex(),
+            version=1 if thread.row is None else thread.row.version + 1,
+        )
+        rows.changes.append(Expect(HEADS, tuple(rows.line), thread.row))
+        rows.put(HEADS, (), *row)
         rows.after = ProjectedThread(row, channels, latest.info.version, thread.names)
 
     async def _rename(
@@ -343,12 +404,12 @@ class Projector:
             rows.put_message(channel, number, message, chain[step].point)
         if moved:
             keys = [(*rows.line, channel, old) for _, old in moved]
-            (old_rows,) = await self._backend.read([Get(CONVERSATIONS, keys)])
+            (old_rows,) = await self._backend.read([Get(CONVERSATION_HISTORY, keys)])
             columns = {row.key[3]: row.columns for row in old_rows}
             for number, old in moved:
                 # Rows that are missing belong to another checkpoint by now, and the batch will be refused.
                 if old in columns:
-                    rows.put(CONVERSATIONS, (channel, number), *columns[old])
+                    rows.put(CONVERSATION_HISTORY, (channel, number), *columns[old])
         rows.shorten(channel, (CONVERSATION, length), total)
         return total
 
@@ -419,12 +480,13 @@ class Projector:
             if isinstance(change, Put):
                 target[change.space, change.row.key] = change.row.columns
         heads, *tables = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATIONS, tuple(line))]
+            [Get(HEADS, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATION_HISTORY, tuple(line))]
         )
-        if heads and str(heads[0].columns[0]) > latest.point.id:
+        head = Head.of(heads)
+        if head is not None and head.checkpoint > latest.point.id:
             rows.after = None  # another writer was quicker
             return
-        for space, existing in zip((STATE_VALUES, CONVERSATIONS), tables, strict=True):
+        for space, existing in zip((STATE_VALUES, CONVERSATION_HISTORY), tables, strict=True):
             for row in existing:
                 if (space, row.key) not in target:
                     rows.changes.append(Delete(space, row.key))
@@ -432,7 +494,7 @@ class Projector:
                     del target[space, row.key]
         rows.changes += (Put(space, Row(key, columns)) for (space, key), columns in target.items())
         # With the row that was just read, and not the cached one.
-        self._head(rows, thread._replace(row=heads[0].columns if heads else None), latest, channels)
+        self._head(rows, thread._replace(row=head), latest, channels, new_rows.changes)
 
     async def _writers(
         self, line: Line, origins: Sequence[tuple[int, int]], chain: Sequence[ProjectedStep]
@@ -476,12 +538,21 @@ class Projector:
         return count
 
     async def is_complete(self, line: Line) -> bool:
-        """Return whether a thread's rows show its latest checkpoint."""
+        """Return whether a thread's rows show its latest checkpoint, and none is marked as missing."""
         point = await self._lines.latest_step(line)
-        (heads,) = await self._backend.read([Get(AGENT_STATES, [tuple(line)])])
-        if point is None or not heads:
-            return point is None and not heads
-        return heads[0].columns[5] == point.hash.hex()
+        heads, marks = await self._backend.read([Get(HEADS, [tuple(line)]), Scan(BEHIND, tuple(line), limit=1)])
+        head = Head.of(heads)
+        if point is None or head is None:
+            return point is None and head is None
+        return head.hash == point.hash.hex() and not marks
+
+    async def lag(self, *place: str) -> tuple[int, float]:
+        """Return how many steps of a tenant, or of one of its lines, are marked as missing in the rows, and for how
+        many seconds the first has been."""
+        (marks,) = await self._backend.read([Scan(BEHIND, place)])
+        if not marks:
+            return 0, 0.0
+        return len(marks), max(0.0, (self._context.clock() - min(int(row.columns[0]) for row in marks)) / 1e9)
 
     async def _has_all_steps(self, line: Line) -> bool:
         """Return whether every checkpoint of a thread has its rows: some may have been saved without."""
@@ -517,6 +588,7 @@ class Projector:
                     raise
 
     async def _build(self, line: Line, info: LineInfo) -> bool:
+        (marks,) = await self._backend.read([Scan(BEHIND, tuple(line))])
         names = {each.branch: each.name for each in await self._lines.branches(line)}
         thread = ProjectedThread(None, NO_CHANNELS, info.version, names)
         unchanged = self._lines.line_unchanged(line, info)
@@ -536,6 +608,9 @@ class Projector:
                     parent = await self._parent(line, step, positions)
                 rows.changes.append(Delete(METADATA, (*line, point.id)))
                 self._describe(rows, thread, point._replace(revision=0), step, None if parent is None else parent.id)
+            if page:
+                rows.changes += (Delete(STATE_TRANSITIONS, (*line, id)) for id in page if has_transitions(line))
+                await self._stored_transitions(rows, min(page), max(page))
             if await self._backend.apply([unchanged, *rows.changes]) is not None:
                 return False
             ids |= page.keys()
@@ -544,21 +619,23 @@ class Projector:
             last = StepRef.of(steps[-1])
             start = (last.id, last.revision)
         heads, transitions, newest = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_query(line, bodies=True)]
+            [Get(HEADS, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_query(line, bodies=True)]
         )
         head = [await find_head(self._backend, line, row, bodies=True) for row in newest]
         rows = RowChanges(line)
         missing_ids = await self._without_step(line, [str(row.key[2]) for row in transitions if row.key[2] not in ids])
         latest = StepRef.of(head[0]) if head and head[0].columns[0] else None
-        if latest is None or (heads and str(heads[0].columns[0]) > latest.id):
+        shown = Head.of(heads)
+        if latest is None or (shown is not None and shown.checkpoint > latest.id):
             # The checkpoint that is shown does not exist any more.
-            rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
+            rows.changes.append(Expect(HEADS, tuple(line), shown))
             rows.changes += clear_state(line)
             if await self._backend.apply([unchanged, *rows.changes]) is not None or latest is not None:
                 return False
         else:
             await self._show_stored(rows, info, thread, head[0])
-        rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in (TRANSITIONS, METADATA))
+        rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in BY_CHECKPOINT)
+        rows.changes += (Delete(BEHIND, row.key) for row in marks)
         if await self._backend.apply([unchanged, *rows.changes]) is not None:
             return False
         self.remember(rows)

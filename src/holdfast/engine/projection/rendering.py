@@ -56,11 +56,12 @@ ROLES = {
 
 
 class RenderedMessage(msgspec.Struct, frozen=True):
-    """A message: its role, name and text, and all of it as JSON."""
+    """A message: its role, name, text and calls of tools, and all of it as JSON."""
 
     role: str
     name: str
     content: str
+    tool_calls: str
     json: str
 
 
@@ -94,7 +95,7 @@ def _message(channel: str, packed: bytes) -> RenderedMessage | None:
     except TooDeepError:
         return None
     if type(plain) is str and channel == _MESSAGES:
-        return RenderedMessage("", "", clean_text(plain)[:CAP], _within_cap(to_text(plain)))
+        return RenderedMessage("", "", clean_text(plain)[:CAP], "null", _within_cap(to_text(plain)))
     if type(plain) is not dict:
         return None
     role, kind = plain.get("role"), plain.get("type")
@@ -105,7 +106,9 @@ def _message(channel: str, packed: bytes) -> RenderedMessage | None:
     name = plain.get("name")
     name = clean_text(name) if type(name) is str else ""
     content = clean_text(_words(plain.get("content")))[:CAP]
-    return RenderedMessage(clean_text(role), name, content, _within_cap(to_text(plain)))
+    calls = plain.get("tool_calls")
+    calls = _within_cap(to_text(calls)) if calls else "null"
+    return RenderedMessage(clean_text(role), name, content, calls, _within_cap(to_text(plain)))
 
 
 def _words(content: Any) -> str:

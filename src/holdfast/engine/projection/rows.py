@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from msgspec.json import decode
+
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
-    AGENT_STATES,
-    CONVERSATIONS,
-    METADATA,
+    BEHIND,
+    BY_CHECKPOINT,
+    CONVERSATION_HISTORY,
+    HEADS,
     STATE_VALUES,
     STEPS,
     TRANSITIONS,
@@ -22,11 +25,21 @@ from holdfast.codec.plain_json import to_plain
 from holdfast.engine.lines import MAIN
 from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
+from holdfast.engine.model.scopes import unquoted
 from holdfast.engine.model.steps import Step, StepHeader
-from holdfast.engine.projection.rendering import CAP, CONVERSATION, RenderedMessage, key_text, time_text, to_text
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.engine.namespaces import AGENTS
+from holdfast.engine.projection.rendering import (
+    CAP,
+    CONVERSATION,
+    RenderedMessage,
+    clean_text,
+    key_text,
+    time_text,
+    to_text,
+)
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, open_body
 from holdfast.engine.state_loader import LoadedState
-from holdfast.errors import TooDeepError
+from holdfast.errors import CorruptError, TooDeepError
 
 NO_CHANNELS: Mapping[str, tuple[str, int]] = {}
 
@@ -41,12 +54,36 @@ class ProjectedStep(NamedTuple):
     parent: StepRef | None
     branches: Sequence[Branch]
     """Branches that are created or renamed together with it."""
+    events: Sequence[Row] = ()
+    """The events of an agent that are stored together with it."""
+
+
+class Head(NamedTuple):
+    """The columns of a row of `heads`."""
+
+    agent: str
+    type: str
+    status: str
+    state: str
+    checkpoint: str
+    parent: str
+    kind: str
+    created: str
+    time: str
+    steps: int
+    hash: str
+    version: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Head | None:
+        """Return the columns of a row that was read, if there is one."""
+        return cls(*rows[0].columns) if rows else None  # type: ignore[arg-type]
 
 
 class ProjectedThread(NamedTuple):
     """The stored rows of a thread: its row, if any; of each channel, how it is shown and how many items it has."""
 
-    row: tuple[Scalar, ...] | None
+    row: Head | None
     channels: Mapping[str, tuple[str, int]]
     version: int
     """The version of the line that has these names of branches."""
@@ -54,11 +91,11 @@ class ProjectedThread(NamedTuple):
 
     @property
     def checkpoint(self) -> str:
-        return "" if self.row is None else str(self.row[0])
+        return "" if self.row is None else self.row.checkpoint
 
     @property
     def hash(self) -> str:
-        return "" if self.row is None else str(self.row[5])
+        return "" if self.row is None else self.row.hash
 
     def label(self, number: int) -> str:
         """Return the label of a branch."""
@@ -82,8 +119,9 @@ class RowChanges:
 
     def put_message(self, channel: str, number: int, message: RenderedMessage, point: StepRef) -> None:
         """Add the row of a message that a step wrote."""
-        said = message.role, message.name, message.content
-        self.put(CONVERSATIONS, (channel, number), *said, point.id, time_text(point.time), message.json)
+        said = message.role, message.name, message.content, message.tool_calls
+        by = point.id, time_text(point.time)
+        self.put(CONVERSATION_HISTORY, (channel, number), agent_id(self.line), *said, *by, message.json)
 
     def shorten(self, channel: str, shown_as: tuple[str, int], length: int) -> None:
         """Remove the messages of a channel from a number on."""
@@ -91,9 +129,9 @@ class RowChanges:
         if kind != CONVERSATION:
             return
         if not length:
-            self.changes.append(Delete(CONVERSATIONS, (*self.line, channel)))
+            self.changes.append(Delete(CONVERSATION_HISTORY, (*self.line, channel)))
             return
-        self.changes += (Delete(CONVERSATIONS, (*self.line, channel, number)) for number in range(length, items))
+        self.changes += (Delete(CONVERSATION_HISTORY, (*self.line, channel, number)) for number in range(length, items))
 
 
 class NewItems(NamedTuple):
@@ -114,7 +152,7 @@ def first_step(line: Line) -> Scan:
 
 def clear_state(line: Line) -> list[Change]:
     """Return the changes that remove a thread's state from the rows."""
-    return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]
+    return [Delete(space, tuple(line)) for space in (HEADS, STATE_VALUES, CONVERSATION_HISTORY)]
 
 
 def chain_to(steps: Sequence[ProjectedStep], latest: ProjectedStep) -> list[ProjectedStep]:
@@ -163,6 +201,55 @@ def _slice_pieces(pieces: Iterable[Piece], start: int, length: int) -> Iterator[
         start -= count
 
 
+def has_transitions(line: Line) -> bool:
+    """Return whether a line is that of an agent, whose steps may record transitions."""
+    return line.name.startswith(AGENTS)
+
+
+def agent_id(line: Line) -> str:
+    """Return the id of the agent whose line it is; empty if it is none's."""
+    return clean_text(unquoted(line.name.removeprefix(AGENTS))) if line.name.startswith(AGENTS) else ""
+
+
+def agent_columns(line: Line, changes: Iterable[Change], before: Head | None) -> tuple[str, str, str, str]:
+    """Return an agent's columns of its row in `heads`: as the values that are written say, or else as before."""
+    id = agent_id(line)
+    if not id:
+        return "", "", "", ""
+    shown = {"class": "", "status": "", "state": ""}
+    if before is not None:
+        shown = {"class": before.type, "status": before.status, "state": before.state}
+    for change in changes:
+        if isinstance(change, Put) and change.space is STATE_VALUES and (name := str(change.row.key[2])) in shown:
+            value = decode(str(change.row.columns[-1]))
+            shown[name] = value if isinstance(value, str) else ""
+    return id, shown["class"], shown["status"], shown["state"]
+
+
+def transition_columns(line: Line, event: Row, max_bytes: int) -> tuple[Scalar, ...] | None:
+    """Return the columns of the transition that an event records; None if it is about something else."""
+    time, kind, actor, action, _, outcome, _, _, duration = event.columns
+    if kind != "transition":
+        return None
+    try:
+        plain = to_plain(open_body(event, max_bytes)) if event.body else {}
+    except (CorruptError, TooDeepError):
+        plain = {}
+    detail = plain if type(plain) is dict else {}
+    data = to_text(detail.get("data"))
+    return (
+        agent_id(line),
+        *(clean_text(str(detail.get(name) or "")) for name in ("from", "to")),
+        clean_text(str(action)),
+        time_text(int(time)),
+        "true" if outcome == "ok" else "false",
+        clean_text(str(detail.get("error") or ""))[:CAP],
+        data if len(data) <= CAP else "null",
+        clean_text(str(actor)),
+        to_text(int(duration) / 1e9),
+    )
+
+
 def entries_of(header: StepHeader) -> Iterator[tuple[str, str]]:
     """Yield the entries of a step's metadata, as text."""
     try:
@@ -186,10 +273,10 @@ async def transitions(backend: Backend, line: Line) -> list[Row]:
 
 async def relabelled(backend: Backend, line: Line, branch: Branch) -> list[Change]:
     """Return the changes of rows when a branch is renamed, whether or not rows are written by this store."""
-    heads, transitions = await backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line))])
+    heads, transitions = await backend.read([Get(HEADS, [tuple(line)]), Scan(TRANSITIONS, tuple(line))])
     rows = RowChanges(line)
     # A writer of rows may not know the new name yet.
-    rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
+    rows.changes.append(Expect(HEADS, tuple(line), Head.of(heads)))
     label = ProjectedThread(None, NO_CHANNELS, 0, {branch.branch: branch.name}).label(branch.branch)
     for row in transitions:
         parent, _, number, *rest = row.columns
@@ -207,28 +294,32 @@ async def without(
 
     If the checkpoint that is shown is pruned, nothing is shown of the thread until `Projector.follow`.
     """
-    heads, values, talk = await backend.read(
-        [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATIONS, tuple(line))]
+    own = tuple(line)
+    heads, *tables = await backend.read(
+        [Get(HEADS, [own]), *(Scan(table, own) for table in (STATE_VALUES, CONVERSATION_HISTORY, BEHIND))]
     )
+    values, talk, marks = tables
     rows = RowChanges(line)
-    rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
+    rows.changes += (Delete(BEHIND, mark.key) for mark in marks if mark.key[2] in ids)
+    rows.changes.append(Expect(HEADS, tuple(line), Head.of(heads)))
     if not heads and not transitions:
         return rows.changes
     remaining = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
     for row in transitions:
         if row.key[2] in ids:
-            rows.changes += (Delete(TRANSITIONS, row.key), Delete(METADATA, row.key))
+            rows.changes += (Delete(table, row.key) for table in BY_CHECKPOINT)
             continue
         parent, branch, number, *rest = row.columns
         now = ("" if parent in ids else parent, remaining.label(int(number)))
         if now != (parent, branch):
             rows.put(TRANSITIONS, row.key[2:], *now, number, *rest)
-    if not heads or heads[0].columns[0] in ids:
+    head = Head.of(heads)
+    if head is None or head.checkpoint in ids:
         return rows.changes + clear_state(line)
-    head = heads[0].columns
-    if head[1] in ids:
-        rows.put(AGENT_STATES, (), head[0], "", *head[2:6], int(head[6]) + 1)
-    for space, stored, column in ((STATE_VALUES, values, 2), (CONVERSATIONS, talk, 3)):
+    if head.parent in ids:
+        rows.put(HEADS, (), *head._replace(parent="", version=head.version + 1))
+    for space, stored in ((STATE_VALUES, values), (CONVERSATION_HISTORY, talk)):
+        column = list(space.columns).index("checkpoint")
         for row in stored:
             if row.columns[column] in ids:
                 rows.put(space, row.key[2:], *row.columns[:column], "", *row.columns[column + 1 :])

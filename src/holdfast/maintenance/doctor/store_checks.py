@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import QUARANTINE, REFS, STEPS, WORDS
+from holdfast.engine.projection.projector import LATE_SECONDS
 from holdfast.engine.row_format import Line, LineSummary
 from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
@@ -118,7 +119,8 @@ async def readable_rows(store: StoreHandle, sample: Sequence[LineSummary]) -> li
     projector = store.engine.projector
     if not projector.on:
         return []
-    behind = [each.line.name for each in sample if not await projector.is_complete(each.line)]
+    incomplete = [each.line for each in sample if not await projector.is_complete(each.line)]
+    behind = [line.name for line in incomplete if not 0 < (await projector.lag(*line))[1] < LATE_SECONDS]
     if behind:
         return [
             warning(

@@ -11,14 +11,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from holdfast.backends.interface import Change, Put, Row
+from holdfast.backends.interface import Change, Delete, Put, Row
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import EVENTS
+from holdfast.backends.tables import EVENTS, STATE_TRANSITIONS
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, digest, place_of
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import ACCESS, AUDIT, HOOKS
+from holdfast.engine.projection.rows import clear_state, has_transitions
 from holdfast.engine.row_format import ERASE, Line, event_body, open_body
 from holdfast.engine.subject_names import subject_of_name, subjects_in
 from holdfast.errors import HoldfastError
@@ -185,6 +186,8 @@ class AuditRewriter:
         self._ledger = ledger
         self._rewrite = rewrite
         self._lines = lines
+        self._agents: set[Line] = set()
+        """Agents whose events changed."""
 
     async def run(self, tenant: str, name: str) -> int:
         """Rewrite all rows of a tenant, under a name by which the ledger counts them. Returns how many changed."""
@@ -202,11 +205,15 @@ class AuditRewriter:
                 count += await self._replace(name, waiting)
                 waiting = []
         waiting += self._step(rows)
-        return count + await self._replace(name, waiting)
+        count += await self._replace(name, waiting)
+        for line in self._agents:
+            await self._engine.projector.follow(line)
+        return count
 
     def _step(self, rows: Sequence[Row]) -> list[_RewrittenStep]:
         """Return what is left of the rows of a step, if one of them changes."""
         changes, contents = list[Change](), []
+        tenant, line, id = map(str, rows[0].key[:3]) if rows else ("", "", "")
         for row in rows:
             packed = _open(row, self._engine.context.max_bytes)
             new, left = self._rewrite(row, packed)
@@ -215,14 +222,18 @@ class AuditRewriter:
             contents.append((new.columns, left))
         if not changes:
             return []
-        _, line, id = map(str, rows[0].key[:3])
-        return [((line, id, digest(contents), len(changes)), changes)]
+        count = len(changes)
+        if has_transitions(whole := Line(tenant, line)):
+            # Readable rows are made again, and those under way elsewhere are refused, since the thread's own is gone.
+            changes += [*clear_state(whole), Delete(STATE_TRANSITIONS, tuple(whole))]
+            self._agents.add(whole)
+        return [((line, id, digest(contents), count), changes)]
 
     async def _replace(self, name: str, steps: Sequence[_RewrittenStep]) -> int:
         changes = [change for _, changes in steps for change in changes]
         if changes:
             await self._ledger.replace_digests(name, [digests for digests, _ in steps], changes)
-        return len(changes)
+        return sum(digests[3] for digests, _ in steps)
 
 
 def _open(row: Row, max_bytes: int) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast._fields import count, fill
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
+from holdfast.backends.tables import BEHIND, KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
@@ -202,7 +202,7 @@ class Reencryption:
             await self._engine.indexer.drop(tenant)
             await backend.apply([Delete(WORDS, (tenant,))])
         if not self._rows.may_be_clear("readable"):
-            await backend.apply([Delete(table, (tenant,)) for table in READABLE])
+            await backend.apply([Delete(table, (tenant,)) for table in (BEHIND, *READABLE)])
         fill(self._report, remains=tuple(await backend.purge()))
 
     async def _encrypt_signing_key(self) -> None:

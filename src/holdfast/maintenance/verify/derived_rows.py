@@ -13,11 +13,12 @@ from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import AGENT_STATES, FIELDS, READABLE, WORDS, Key, Table
+from holdfast.backends.tables import BEHIND, FIELDS, HEADS, READABLE, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.projection.projector import LATE_SECONDS
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import MANY
 from holdfast.errors import ConflictError
@@ -50,24 +51,29 @@ class _DerivedInMemory(Wrapper):
 async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
     """Return findings where readable rows or the text index differ from the log."""
     backend = engine.context.backend
-    readable, words = [await _has_rows(backend, table, line) for table in (AGENT_STATES, WORDS)]
+    readable, words = [await _has_rows(backend, table, line) for table in (HEADS, WORDS)]
     readable = readable or engine.projector.on
     try:
         words = bool(await engine.indexer.state(line.tenant)) or words
     except UNREADABLE:
         words = True
+    found: list[Finding] = []
+    if readable and (behind := await _lag(engine, line)):
+        if behind >= LATE_SECONDS:
+            what = f"readable rows have been behind the log for {behind:.0f} seconds"
+            found.append(Finding(FindingCode.STALE_ROWS, what, *line, space=BEHIND.name, key=tuple(line)))
+        readable = False  # whoever saved writes them soon
     if not readable and not words:
-        return []
+        return found
     memory = await MemoryBackend.open("memory://")
     derived = _DerivedInMemory(engine.context.stored, memory)
     context = replace(engine.context, backend=derived, cache=MemoryCache(_CACHE_BYTES), project=True)
     rebuilt = Engine(context)
-    found: list[Finding] = []
     try:
         if readable:
             await rebuilt.projector.build(line)
             wrong = [table.name for table in READABLE if not await _is_same(backend, memory, table, line)]
-            if wrong:
+            if wrong and not await _lag(engine, line):  # or it was saved meanwhile
                 what = f"rows of {', '.join(wrong)} differ from the log"
                 found.append(Finding(FindingCode.STALE_ROWS, what, *line, space=wrong[0], key=tuple(line)))
         if words:
@@ -80,6 +86,13 @@ async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
     finally:
         await memory.close()
     return found
+
+
+async def _lag(engine: Engine, line: Line) -> float:
+    try:
+        return (await engine.projector.lag(*line))[1]
+    except UNREADABLE:
+        return 0.0
 
 
 async def _has_rows(backend: Backend, table: Table, line: Line) -> bool:
@@ -177,6 +190,6 @@ def _agrees(table: Table, row: Row, rebuilt: Row) -> bool:
         # More words do no harm. While nothing was pruned, steps may have more than they brought; afterwards not.
         words, required = (set(str(each.columns[1]).split()) for each in (row, rebuilt))
         return (row.key, row.columns[0]) == (rebuilt.key, rebuilt.columns[0]) and (MANY in words or required <= words)
-    if table is AGENT_STATES:  # except its version
+    if table is HEADS:  # except its version
         row, rebuilt = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, rebuilt))
     return same_row(table, row, rebuilt)

@@ -1,9 +1,8 @@
 """Moves rows from the documents of lines to the collections of their tables.
 
-A save has its rows in the document of its line, so that it is one update. Those of tables that people query follow to
-their collections within a second, and others when there are more than a few: in one transaction for many saves. For
-the store nothing changes by that, since it reads both. What a process leaves when it dies is moved by the next one that
-writes to the store, or to the line.
+A save has its rows in the document of its line, so that it is one update. When there are more than a few, they move: in
+one transaction for many saves. For the store nothing changes by that, since it reads both. What a process leaves when
+it dies is moved when the next one writes to the line.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
-from holdfast.backends.mongodb.line_document import FOLLOWS, QUIET, WROTE, LineUpdate, moved_rows, plan_moves
+from holdfast.backends.mongodb.line_document import QUIET, WROTE, LineUpdate, moved_rows, plan_moves
 from holdfast.backends.mongodb.row_mapping import Document, build_id
 from holdfast.backends.mongodb.schema import DURABLE, Collections
 from holdfast.backends.tables import LINES, Key, Table
@@ -33,22 +32,18 @@ _CLOSING_SECONDS = 5.0
 """How long a store that is closed tries to move what is left."""
 
 FEW_ROWS = 24
-"""How many rows may stay, without those that people query."""
+"""How many rows may stay."""
 _FEW_BYTES = 64 << 10
 """How many bytes may."""
 
 _LINES_AT_ONCE = 16
-_LOOK_SECONDS = 60.0
-"""How often it looks, while it moves rows, for what other processes left."""
-_MAX_FOUND = 1_000
-"""How many lines of other processes are looked for at once."""
 
 LockLines = Callable[[set[Key]], AbstractAsyncContextManager[None]]
 NoteMoved = Callable[[Key, int, int], None]
 """Is told how many rows and bytes are left in the document of a line."""
 
 
-class Follower:
+class RowMover:
     """Moves rows of lines that this client wrote to."""
 
     def __init__(self, collections: Collections, lock_lines: LockLines, note_moved: NoteMoved) -> None:
@@ -59,7 +54,6 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_closing = False
-        self._looked: float | None = None
 
     def add(self, line: Key, at_once: bool = False) -> None:
         """Move the rows of a line soon."""
@@ -85,10 +79,6 @@ class Follower:
             self._task = None  # whatever happened, the next save starts another
 
     async def _move_all(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._looked is None or now - self._looked > _LOOK_SECONDS:
-            self._looked = now
-            await self._find_left()
         pause = _SECONDS
         while self._lines:
             try:
@@ -106,19 +96,11 @@ class Follower:
                     await self._move(chunk)
                 pause = _SECONDS if len(self._lines) < _LINES_AT_ONCE else 0.0
             except PyMongoError as error:
-                _log.info("readable rows of %d lines are moved later: %s", len(chunk), error)
+                _log.info("rows of %d lines are moved later: %s", len(chunk), error)
                 if self._is_closing:
                     break
                 self._lines |= dict.fromkeys(chunk)
                 pause = min(_LONGEST_PAUSE, max(_SECONDS, 2 * pause))
-
-    async def _find_left(self) -> None:
-        """Find rows that other processes left."""
-        try:
-            async for document in self._collections.lines.find({FOLLOWS: True}, {"_id": 1}).limit(_MAX_FOUND):
-                self._lines[tuple(document["_id"].values())] = None
-        except PyMongoError as error:
-            _log.info("readable rows that others left are not looked for: %s", error)
 
     async def _move(self, lines: Sequence[Key]) -> None:
         """Move the rows of some lines, unless somebody else writes to one of them at the same time."""
@@ -130,10 +112,9 @@ class Follower:
             left: dict[Key, tuple[int, int]] = {}
             async for document in self._collections.lines.find(these, session=session):
                 line, update = tuple(document["_id"].values()), LineUpdate()
-                moves = plan_moves(update, line, document, FEW_ROWS, _FEW_BYTES, following=True)
+                moves = plan_moves(update, line, document, FEW_ROWS, _FEW_BYTES)
                 left[line] = moves.rows, moves.weight
                 if moves.documents:
-                    update.unset[FOLLOWS] = ""
                     # Whoever has read the document and not its token has to read it again.
                     operators = update.operators() | {"$inc": {WROTE: 1}, "$currentDate": {QUIET: True}}
                     updates.append(UpdateOne({"_id": document["_id"]}, operators))
@@ -142,7 +123,7 @@ class Follower:
             if updates:
                 await self._collections.lines.bulk_write(updates, session=session)
                 for table, rows in moved.items():
-                    await self._collections.table(table).bulk_write(moved_rows(table, rows), session=session)
+                    await self._collections.table(table).bulk_write(moved_rows(rows), session=session)
                 await session.commit_transaction()
         for line, (count, weight) in left.items():
             self._note_moved(line, count, weight)
