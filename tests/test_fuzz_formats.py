@@ -34,7 +34,7 @@ from holdfast.agents.steps.records import RecordedStep, StoredStep
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.object_store import formats
 from holdfast.backends.sqlite import salvage
-from holdfast.backends.sqlite.leaf_pages import PageReader
+from holdfast.backends.sqlite.salvage import PageReader
 from holdfast.backends.tables import JOURNAL, LINES, STEPS
 from holdfast.backends.wrappers import cache as cache_wrapper
 from holdfast.backends.wrappers import journal, replica_pair, tier_mover

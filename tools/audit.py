@@ -75,7 +75,7 @@ EXCEPTIONS = (
     ),
     Accepted("B107", ("state/access_api.py",), "an empty text: there is no token"),
     Accepted("B704", ("interfaces/web/page_renderer.py", "interfaces/web/thread_page.py"), "it is escaped before"),
-    Accepted("B108", ("testing/schema_values.py",), "an example of a path, at which nothing is opened"),
+    Accepted("B108", ("testing/migrations.py",), "an example of a path, at which nothing is opened"),
 )
 
 

@@ -18,9 +18,9 @@ from holdfast.testing.migrations import (
     example_state,
     migration_edges,
     seconds_per_state,
+    values_of,
     write_golden,
 )
-from holdfast.testing.schema_values import values_of
 from tests.schemas.test_schema import SOURCES
 from tests.support.cases import case
 

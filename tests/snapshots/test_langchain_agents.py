@@ -34,7 +34,7 @@ from pydantic import SecretStr
 
 import holdfast
 from holdfast import snapshots
-from holdfast.agents.snapshots.middleware import wrappers
+from holdfast.agents.snapshots.langchain_agents import wrappers
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from tests.snapshots import kit

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.interface import reads_may_lag
+from holdfast.backends.runtime.drivers import arun, read_behind, run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,12 +50,14 @@ class Page(list[T]):
 
 
 def paged(function: Callable[P, Coroutine[Any, Any, Page[T]]]) -> Callable[P, Coroutine[Any, Any, Page[T]]]:
-    """Let the pages of a listing read those that follow: by the same call, with their cursor as `cursor`."""
+    """Let the pages of a listing read those that follow: by the same call, with their cursor as `cursor`, and from a
+    replica if the first one was."""
 
     @wraps(function)
     async def listed(*args: P.args, **kwargs: P.kwargs) -> Page[T]:
         page = await function(*args, **kwargs)
-        page._read = lambda cursor: listed(*args, **{**kwargs, "cursor": cursor})  # type: ignore[arg-type]
+        lags = reads_may_lag.get()
+        page._read = lambda cursor: read_behind(listed(*args, **{**kwargs, "cursor": cursor}), lags)  # type: ignore[arg-type]
         return page
 
     return listed

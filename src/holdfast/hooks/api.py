@@ -13,7 +13,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
@@ -165,6 +165,7 @@ class HookOperations:
         return 0 if self._engine.hooks is None else await self._registry().recover()
 
     @operation(not_in_scripts=_DURABLE)
+    @paged
     async def undelivered(
         self, hook: str | None = None, *, state: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[UndeliveredCall]:

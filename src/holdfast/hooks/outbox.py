@@ -345,11 +345,7 @@ async def list_undelivered(
         start = ()
     described = [call.describe() for call in found[:limit]]
     more = 0 < limit < len(found)
-    return Page(
-        described,
-        f"{described[-1].state} {described[-1].reference}" if more else None,
-        lambda cursor: list_undelivered(engine, tenant, hook, state, limit, cursor),
-    )
+    return Page(described, f"{described[-1].state} {described[-1].reference}" if more else None)
 
 
 async def retry_call(engine: Engine, tenant: str, reference: str) -> None:

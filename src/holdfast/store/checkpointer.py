@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operat
 from holdfast.engine import validation
 from holdfast.engine.ids import new_id
 from holdfast.engine.namespaces import split_name
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.types import PendingWrite
 from holdfast.errors import InvalidError
 from holdfast.store import graph_forms
@@ -195,6 +195,7 @@ class _Checkpointer:
         return None if saved is None else _tuple(saved)
 
     @operation
+    @paged
     async def list(
         self,
         thread_id: str | Config,
@@ -213,12 +214,7 @@ class _Checkpointer:
         entries = validation.require_mapping(metadata or {}, "metadata")
         name = thread_id if isinstance(thread_id, str) else graph_forms.stored_thread(thread_id)
         pages = await self._checkpoints.list_checkpoints([name], before=cursor, metadata=entries, limit=count + 1)
-        return Page.cut(
-            [_tuple(each) async for page in pages for each in page],
-            count,
-            lambda each: each.id,
-            lambda cursor: _Checkpointer.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
-        )
+        return Page.cut([_tuple(each) async for page in pages for each in page], count, lambda each: each.id)
 
     @operation(changes=True)
     async def delete_thread(self, thread_id: str) -> None:

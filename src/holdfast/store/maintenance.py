@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from holdfast.backends.config import store_url
 from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, operation
+from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
+from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
+from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.line_walk import lines_of_kinds
 from holdfast.engine.namespaces import (
@@ -27,6 +31,7 @@ from holdfast.engine.namespaces import (
 from holdfast.engine.row_format import Line, LineSummary, check_name
 from holdfast.engine.types import Checkpoint, ThreadInfo
 from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
+from holdfast.maintenance.erasure.store_copy import copy_lines, record_copy
 from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.handle import HasHandle, StoreHandle, owner_handle
 from holdfast.store.thread_access import ThreadListing
@@ -432,8 +437,6 @@ class MaintenanceOperations:
         recomputed. A thread that has a different history there raises `ConflictError`, and is not changed. `progress`
         is called after each thread. `options` are for opening the other store by its URL.
         """
-        from holdfast.store.copier import copy_store
-
         if not isinstance(other, str | os.PathLike | ThreadListing):
             raise InvalidError(f"the other store must be an open store, a URL or a path, not {type(other).__name__}")
         target = other if isinstance(other, str | os.PathLike) else owner_handle(other)
@@ -546,3 +549,38 @@ class Maintenance(SyncApi, MaintenanceOperations):
 
 class AsyncMaintenance(AsyncApi, MaintenanceOperations):
     """The maintenance of an `AsyncStore`: operations are awaited."""
+
+
+# Copying the threads of a store to another one -----------------------------------------------------------------------
+
+
+async def copy_store(
+    handle: StoreHandle,
+    other: StoreHandle | str | os.PathLike[str],
+    tenants: str,
+    threads: Iterable[str] | None,
+    progress: OnCopyProgress | None,
+    options: Mapping[str, Any],
+) -> CopyReport:
+    """Copy threads of a store, or all, to another one. See `Maintenance.copy_to`."""
+    if tenants not in ("own", "all"):
+        raise InvalidError(f"tenants must be 'own' or 'all', not {tenants!r}")
+    tenant = None if tenants == "all" else handle.tenant
+    only = None
+    if threads is not None:
+        names = [handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
+        only = await handle.engine.lines.of_threads(handle.tenant, names)
+    if only is not None and tenant is None:
+        raise InvalidError("threads can be named only if one tenant is copied, not all")
+    target: Engine | str = store_url(other) if isinstance(other, str | os.PathLike) else other.engine
+    if not isinstance(other, str | os.PathLike):
+        if options:
+            raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
+        if other.tenant != handle.tenant and tenant is not None:
+            raise InvalidError(
+                f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
+                hint=f"Open it with tenant={handle.tenant!r}, or give its URL",
+            )
+    url = target if isinstance(target, str) else target.context.backend.url
+    await record_copy(handle.engine, handle.tenant, only, redacted_url(url))
+    return await copy_lines(handle.engine, target, options, tenant, progress, only)

@@ -15,7 +15,7 @@ from holdfast.engine import validation
 from holdfast.engine.lines import LABEL, MAIN
 from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
 from holdfast.engine.model.packed_state import PackedMap, unpack_state
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.paths import Path, path_text, require_path, require_range
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.row_format import StepRef, check_name
@@ -244,6 +244,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return ThreadRun(self._handle, self._line)
 
     @operation(may_lag=True)
+    @paged
     @needs("read")
     async def log(
         self,
@@ -294,14 +295,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
                     checkpoints.append(checkpoint)
             if not before:
                 break
-        return Page.cut(
-            checkpoints,
-            limit,
-            lambda each: each.id,
-            lambda cursor: ThreadOperations[S].log.next_page(
-                self, label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
-            ),
-        )
+        return Page.cut(checkpoints, limit, lambda each: each.id)
 
     @operation(may_lag=True)
     @needs("read")
@@ -366,6 +360,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return await compare_migrated(self._engine, (old, new), migrate)
 
     @operation(may_lag=True)
+    @paged
     @needs("read")
     async def blame(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
@@ -381,14 +376,10 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         position, point = await self._cursor_point(cursor, at)
         start = validation.cursor_number(position)
         entries = await blame.blame(self._engine, self._line, keys, point, start=start, limit=count + 1)
-        return Page.cut(
-            entries,
-            count,
-            lambda _: f"{start + count}@{point.id}",
-            lambda cursor: ThreadOperations[S].blame.next_page(self, keys, limit=count, cursor=cursor),
-        )
+        return Page.cut(entries, count, lambda _: f"{start + count}@{point.id}")
 
     @operation(may_lag=True)
+    @paged
     @needs("read")
     async def history(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
@@ -403,11 +394,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         keys, count = require_range(path), validation.require_count(limit, "limit")
         position, point = await self._cursor_point(cursor, at)
         changes, following = await blame.history(self._engine, self._line, keys, point, after=position, limit=count)
-        return Page(
-            changes,
-            None if following is None else f"{following}@{point.id}",
-            lambda cursor: ThreadOperations[S].history.next_page(self, keys, limit=count, cursor=cursor),
-        )
+        return Page(changes, None if following is None else f"{following}@{point.id}")
 
     # Branches -------------------------------------------------------------------------------------------------
 

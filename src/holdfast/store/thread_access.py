@@ -24,7 +24,7 @@ from holdfast.engine.guard import (
 )
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKind, is_thread, line_kind, parse_kind, short_name
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.row_format import Line, LineSummary, check_name
 from holdfast.engine.thread_status import IDLE, ThreadState, has_status, parse_status
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
@@ -152,6 +152,7 @@ class ThreadListing:
         """Write what the audit has collected, where it is collected."""
 
     @operation(may_lag=True)
+    @paged
     async def threads(
         self,
         *,
@@ -186,11 +187,7 @@ class ThreadListing:
         if order == "updated":
             if of_kind != "thread":
                 raise InvalidError("only threads are listed by their last update", hint="Leave out kind or order")
-            page = await self._list_updated(prefix, where, status, after, count, visible)
-            page._read = lambda cursor: ThreadListing.threads.next_page(
-                self, prefix=prefix, where=where, status=status, order=order, limit=count, cursor=cursor
-            )
-            return page
+            return await self._list_updated(prefix, where, status, after, count, visible)
         if status is not None:
             listed = await self._list_by_status(status, prefix, where, after, count + 1, visible)
         elif where is None:
@@ -200,14 +197,7 @@ class ThreadListing:
 
             search = prepare(engine, tenant, where, of_kind, visible)
             listed = await self._described(await search.threads(prefix, after, count + 1))
-        return Page.cut(
-            listed,
-            count,
-            lambda info: info.thread,
-            lambda cursor: ThreadListing.threads.next_page(
-                self, prefix=prefix, where=where, status=status, kind=kind, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(listed, count, lambda info: info.thread)
 
     @operation(may_lag=True)
     async def search(

@@ -38,7 +38,7 @@ from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, operation, run, sync_or_async
 from holdfast.engine import validation
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError
@@ -154,18 +154,15 @@ class AgentsOperations(ExternalMachineOperations):
         return messages
 
     @operation
+    @paged
     async def history(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AgentStep]:
         """List the steps of an agent, the newest first, a page of them. The id of a step is a cursor, too: of what is
         older."""
         line = await self._readable_line(id)
         newest = await line.require_step()
         count = validation.require_count(limit, "limit")
-        return Page.cut(
-            await listing.list_steps(line, newest, validation.cursor_text(cursor), count + 1),
-            count,
-            lambda step: step.id,
-            lambda cursor: AgentsOperations.history(self, id, limit=count, cursor=cursor),
-        )
+        steps = await listing.list_steps(line, newest, validation.cursor_text(cursor), count + 1)
+        return Page.cut(steps, count, lambda step: step.id)
 
     @operation
     async def diff(self, id: str, a: int | str | None = None, b: int | str | None = None) -> Diff:
@@ -206,16 +203,13 @@ class AgentsOperations(ExternalMachineOperations):
     # Durable steps --------------------------------------------------------------------------------------------
 
     @operation
+    @paged
     async def unsaved(self, *, limit: int = 100, cursor: str | None = None) -> Page[str]:
         """List the ids of agents that have durable steps, timers or signals, and were never saved, a page of them.
         `delete` deletes these. The id of one is a cursor."""
         count = validation.require_count(limit, "limit")
-        return Page.cut(
-            await listing.list_unsaved(self._handle, count + 1, validation.cursor_text(cursor)),
-            count,
-            lambda id: id,
-            lambda cursor: AgentsOperations.unsaved(self, limit=count, cursor=cursor),
-        )
+        found = await listing.list_unsaved(self._handle, count + 1, validation.cursor_text(cursor))
+        return Page.cut(found, count, lambda id: id)
 
     @operation(changes=True)
     async def signal(
@@ -267,6 +261,7 @@ class AgentsOperations(ExternalMachineOperations):
         return await line.read_machine()
 
     @operation
+    @paged
     async def transitions(
         self,
         id: str,
@@ -288,14 +283,7 @@ class AgentsOperations(ExternalMachineOperations):
             outcome=outcome,
             oldest_first=oldest_first,
         )
-        return Page.cut(
-            records,
-            count,
-            lambda record: record.cursor,
-            lambda cursor: AgentsOperations.transitions(
-                self, id, trigger=trigger, outcome=outcome, oldest_first=oldest_first, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(records, count, lambda record: record.cursor)
 
     @operation(changes=True)
     async def rollback(self, id: str, to: str | int) -> AgentRecord:
@@ -373,16 +361,14 @@ class AgentsOperations(ExternalMachineOperations):
         return results
 
     @operation
+    @paged
     async def transfers(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Transfer]:
         """List the transfers from and to an agent, the latest first, a page of them, each in the phase that its line
         records."""
         count, line = validation.require_count(limit, "limit"), await self._readable_line(id)
         if await line.latest_step() is None:
             raise line.not_found_error()
-        transfers, following = await read_transfers(line, count, cursor)
-        return Page(
-            transfers, following, lambda cursor: AgentsOperations.transfers(self, id, limit=count, cursor=cursor)
-        )
+        return Page(*await read_transfers(line, count, cursor))
 
     def metrics(self) -> StoreMetrics:
         """Return the metrics of saves: the totals of all agents that this program has or had of the store, and of each

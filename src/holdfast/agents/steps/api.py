@@ -23,7 +23,7 @@ from holdfast.agents.steps.timers import Timer, cancel_timer, list_timers, set_t
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.recording.journal import current_journal, record_call
 from holdfast.state.reader import ScopeView
@@ -239,17 +239,13 @@ class StepsOperations(OnceOperations):
         return self  # sync or async: so is what it returns
 
     @operation
+    @paged
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[StepRecord]:
         """List the steps by their keys, a page of them. The key of a step is a cursor."""
         await self._line.require("read")
         count = validation.require_count(limit, "limit")
-        after = validation.cursor_text(cursor)
-        return Page.cut(
-            await list_steps(self._line, after, count + 1),
-            count,
-            lambda record: record.key,
-            lambda cursor: StepsOperations.list(self, limit=count, cursor=cursor),
-        )
+        found = await list_steps(self._line, validation.cursor_text(cursor), count + 1)
+        return Page.cut(found, count, lambda record: record.key)
 
 
 class Steps(SyncApi, StepsOperations):

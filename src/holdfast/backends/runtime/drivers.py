@@ -203,12 +203,9 @@ class Operation(Generic[P, T]):
     def __init__(
         self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], declaration: Declaration
     ) -> None:
-        called = _from_replica(function) if declaration.may_lag else function
-        self._sync, self._async = make_both(called)
+        self._sync, self._async = make_both(_from_replica(function) if declaration.may_lag else function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = self._function = function
-        self.next_page = called
-        """For the pages of a listing that follow: the coroutine function as callers have it."""
         self.declaration = declaration
 
     def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -235,12 +232,13 @@ def _from_replica(
     @wraps(function)
     def called(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         reading, handle = function(self, *args, **kwargs), self._handle
-        return _read_behind(reading) if handle.engine.context.lags and handle.is_owner else reading
+        return read_behind(reading) if handle.engine.context.lags and handle.is_owner else reading
 
     return called
 
 
-async def _read_behind(reading: Coroutine[Any, Any, T], may_lag: bool = True) -> T:
+async def read_behind(reading: Coroutine[Any, Any, T], may_lag: bool = True) -> T:
+    """Let a replica answer what a coroutine reads, or not."""
     token = reads_may_lag.set(may_lag)
     try:
         return await reading
@@ -251,7 +249,7 @@ async def _read_behind(reading: Coroutine[Any, Any, T], may_lag: bool = True) ->
 def as_change(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """Let no replica answer what a part of an operation reads: it changes something, as when collected records of the
     audit are written first."""
-    return _read_behind(work, may_lag=False) if reads_may_lag.get() else work
+    return read_behind(work, may_lag=False) if reads_may_lag.get() else work
 
 
 class _Decorator(Protocol):

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-@command("save-state")
-@click.argument("id", type=AGENT)
+@command("save-state", id=AGENT)
 @click.option("--type", "kind", metavar="NAME", help="The type of a new agent; `agent` if it is not given.")
 @click.option("--state", metavar="NAME", help="The state that it is in.")
 @click.option("--data", metavar="JSON", help="Its data, an object, in place of what it had.")
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 def save_state(session: CliContext, id: str, kind: str | None, state: str | None, data: str | None) -> None:
     """Save an agent that has no class: its state and its data. What is not given stays.
 
-    \b
     holdfast agent save-state crawl-7 --type crawler --state idle --data '{"url": "https://example.org"}'
     """
     fields = None if data is None else parse_value(data, "--data")
@@ -57,8 +55,7 @@ def save_state(session: CliContext, id: str, kind: str | None, state: str | None
     session.tell(f"Saved {id}, version {saved.version}.", saved)
 
 
-@command("record-transition")
-@click.argument("id", type=AGENT)
+@command("record-transition", id=AGENT)
 @click.argument("from_", metavar="FROM")
 @click.argument("to", metavar="TO")
 @click.option("--trigger", default="", metavar="NAME", help="What caused it.")
@@ -71,7 +68,6 @@ def record_transition(
 ) -> None:
     """Record a transition that an agent without a class took elsewhere, or that was refused there.
 
-    \b
     holdfast agent record-transition crawl-7 idle busy --trigger fetch
     holdfast agent record-transition crawl-7 busy done --trigger finish --refused --error 'pages are missing'
     """
@@ -101,7 +97,6 @@ def agent(session: CliContext) -> None:
 
     The code of the agents is not needed.
 
-    \b
     holdfast agent list --status running
     holdfast agent show committer
     holdfast agent transitions committer --mermaid
@@ -122,7 +117,6 @@ def agent(session: CliContext) -> None:
 def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | None, **filters: Any) -> None:
     """List the agents, by id.
 
-    \b
     holdfast agent list --class greeter --status running
     holdfast agent list --pending
     holdfast agent list --meta team=docs --json
@@ -136,8 +130,7 @@ def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | N
     )
 
 
-@command("show")
-@click.argument("id", type=AGENT)
+@command("show", id=AGENT)
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Show this version.")
 @click.option(
     "-n",
@@ -154,7 +147,6 @@ def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | N
 def show(session: CliContext, id: str, version: int | None, tail: int, full: bool) -> None:
     """Show an agent: its status, state, fields, tools, pending change and last messages.
 
-    \b
     holdfast agent show committer
     holdfast agent show committer --version 12 --json
     """
@@ -201,15 +193,13 @@ def _tools(session: CliContext, found: AgentRecord) -> Iterator[str]:
         session.list(map(tools.__getitem__, tools), may=lambda tool: "yes" if tools.may(tool.name) else "no")
 
 
-@command("messages")
-@click.argument("id", type=AGENT)
+@command("messages", id=AGENT)
 @limit_option()
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Show the conversation of this version.")
 @as_option
 def messages(session: CliContext, id: str, limit: int | None, version: int | None) -> None:
     """Show the conversation of an agent, or its last messages.
 
-    \b
     holdfast agent messages haiku -n 20
     holdfast agent messages haiku --json | jq .content
     """
@@ -227,8 +217,7 @@ def messages(session: CliContext, id: str, limit: int | None, version: int | Non
         session.report(ValueWriter(session.out, ALL).items("conversation", conversation, start, found.messages), None)
 
 
-@command("resolve")
-@click.argument("id", type=AGENT)
+@command("resolve", id=AGENT)
 @click.option("--forward", "direction", flag_value="forward", help="Finish the change.")
 @click.option("--back", "direction", flag_value="back", help="Undo the change.")
 @dry_run_option
@@ -240,7 +229,6 @@ def resolve(session: CliContext, id: str, direction: Literal["forward", "back"] 
     it to a person, and for those that are not to be started. No action is run, since the code of the agent is not here:
     check its effects before you finish a change. A process that is still at it gets a conflict.
 
-    \b
     holdfast agent resolve committer --back --dry-run
     holdfast agent resolve committer --forward
     """
@@ -264,15 +252,13 @@ def resolve(session: CliContext, id: str, direction: Literal["forward", "back"] 
     session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{not_run}", done, {"dry_run": False})
 
 
-@command("export")
-@click.argument("id", type=AGENT)
+@command("export", id=AGENT)
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Show this version.")
 @as_option
 def export(session: CliContext, id: str, file: str, version: int | None) -> None:
     """Write an agent, with its conversation, as a readable JSON document, by default to stdout.
 
-    \b
     holdfast agent export committer committer.json
     holdfast agent export committer | jq .state.fields
     """
@@ -300,15 +286,13 @@ def export(session: CliContext, id: str, file: str, version: int | None) -> None
     session.tell(f"Wrote {file}: {size(target.stat().st_size)}.", {"id": id, "file": file, "version": version})
 
 
-@command("import")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@command("import", file=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--id", metavar="ID", help="Import it under this id.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
 def import_(session: CliContext, file: str, id: str | None, create: bool) -> None:
     """Import an agent that `holdfast agent export` wrote, as a new one. The file `-` is stdin.
 
-    \b
     holdfast agent import committer.json --id committer-2
     """
     try:
@@ -322,15 +306,13 @@ def import_(session: CliContext, file: str, id: str | None, create: bool) -> Non
     session.tell(f"Imported {imported.id} with {plural(imported.messages, 'message')}.", imported)
 
 
-@command("delete")
-@click.argument("id", type=AGENT)
+@command("delete", id=AGENT)
 @dry_run_option
 @yes_option
 @as_option
 def delete(session: CliContext, id: str) -> None:
     """Delete an agent permanently, with its conversation and history.
 
-    \b
     holdfast agent delete committer --yes
     """
     store = session.open_as(write=not session.dry_run)
@@ -354,8 +336,7 @@ def is_handed_over(pending: PendingChange) -> bool:
     return pending.kind == "transfer" and pending.phase == "received"
 
 
-@command("transitions")
-@click.argument("id", type=AGENT)
+@command("transitions", id=AGENT)
 @click.option("--trigger", metavar="NAME", help="Only those of this trigger.")
 @click.option("--outcome", type=click.Choice(("ok", "error")), help="Only those with this outcome.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="Draw the state machine for Mermaid.")
@@ -377,7 +358,6 @@ def transitions(
     A diagram has the states and transitions that are declared, and those that occurred, with their counts, and marks
     the current state. With --json every row has a cursor for --before.
 
-    \b
     holdfast agent transitions committer -n 20
     holdfast agent transitions committer --outcome error --json
     holdfast agent transitions committer --mermaid
@@ -417,15 +397,13 @@ def _reported(transitions: Iterable[TransitionRecord], progress: ProgressBar) ->
         yield each
 
 
-@command("history")
-@click.argument("id", type=AGENT)
+@command("history", id=AGENT)
 @click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Continue with those before this version.")
 @limit_option(100)
 @as_option
 def history(session: CliContext, id: str, before: int | None, limit: int) -> None:
     """Show the saved versions of an agent, the latest first.
 
-    \b
     holdfast agent history committer -n 20
     """
     store = session.open_as()
@@ -433,8 +411,7 @@ def history(session: CliContext, id: str, before: int | None, limit: int) -> Non
     session.list(store.agents.history(id, limit=limit, cursor=older))
 
 
-@command("diff")
-@click.argument("id", type=AGENT)
+@command("diff", id=AGENT)
 @click.argument("a", metavar="[A]", type=click.IntRange(1), required=False)
 @click.argument("b", metavar="[B]", type=click.IntRange(1), required=False)
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
@@ -442,7 +419,6 @@ def history(session: CliContext, id: str, before: int | None, limit: int) -> Non
 def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: bool) -> None:
     """Compare two versions of an agent: A with B, by default the last one. Without A, show what the last one changed.
 
-    \b
     holdfast agent diff committer
     holdfast agent diff committer 3 7
     """
@@ -453,9 +429,7 @@ def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: 
     session.exit_if(exit_code and changes, FINDINGS)
 
 
-@command("rollback")
-@click.argument("id", type=AGENT)
-@click.argument("to")
+@command("rollback", id=AGENT)
 @dry_run_option
 @yes_option
 @as_option
@@ -465,7 +439,6 @@ def rollback(session: CliContext, id: str, to: str) -> None:
     TO is a version, such as 12, or a state of its machine: then it is the last version in that state. Effects outside
     of the store are not undone. A process that runs the agent gets a conflict when it saves.
 
-    \b
     holdfast agent rollback committer 12 --dry-run
     holdfast agent rollback committer idle --yes
     """
@@ -483,9 +456,7 @@ def rollback(session: CliContext, id: str, to: str) -> None:
     session.tell(f"Rolled {id} back to {to}, as version {version}.", record | {"version": version})
 
 
-@command("transfer")
-@click.argument("source", type=AGENT)
-@click.argument("target", type=AGENT)
+@command("transfer", source=AGENT, target=AGENT)
 @click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
 @click.option("--context", multiple=True, metavar="KEY=VALUE", help="Pass this on, too; may be repeated.")
 @dry_run_option
@@ -497,7 +468,6 @@ def transfer(session: CliContext, source: str, target: str, reason: str, context
     The code of the agents is not run, so neither can refuse. A process that runs one of them gets a conflict when it
     saves.
 
-    \b
     holdfast agent transfer greeter haiku -m 'the greeter is gone' --yes
     """
     more = pairs(context, "--context")
@@ -513,23 +483,19 @@ def transfer(session: CliContext, source: str, target: str, reason: str, context
     session.tell(f"Transferred {plural(done.messages, 'message')} from {source} to {target}.", done)
 
 
-@command("transfers")
-@click.argument("id", type=AGENT)
+@command("transfers", id=AGENT)
 @limit_option(100)
 @as_option
 def transfers(session: CliContext, id: str, limit: int) -> None:
     """Show the transfers from and to an agent, the latest first, each with its phase.
 
-    \b
     holdfast agent transfers greeter
     """
     listed = session.open_as().agents.transfers(id, limit=limit)
     session.list(listed, none=f"{id} has no transfers.", first=("time",), exact=True)
 
 
-@command("steps")
-@click.argument("id", type=AGENT)
-@click.argument("key", required=False)
+@command("steps", id=AGENT)
 @limit_option(100)
 @as_option
 def steps(session: CliContext, id: str, key: str | None, limit: int) -> None:
@@ -537,7 +503,6 @@ def steps(session: CliContext, id: str, key: str | None, limit: int) -> None:
 
     A step that is running while no process runs it has an outcome that is unknown: see holdfast agent resolve-step.
 
-    \b
     holdfast agent steps committer
     holdfast agent steps committer charge-42 --json
     """
@@ -549,9 +514,7 @@ def steps(session: CliContext, id: str, key: str | None, limit: int) -> None:
     session.list(islice(durable.list().all(), limit))
 
 
-@command("resolve-step")
-@click.argument("id", type=AGENT)
-@click.argument("key")
+@command("resolve-step", id=AGENT)
 @click.option("--result", metavar="JSON", help="Record that the step is done, with this result.")
 @click.option("--error", metavar="TEXT", help="Record that the step failed.")
 @click.option("--retry", is_flag=True, help="Let the agent run the step again.")
@@ -559,7 +522,6 @@ def steps(session: CliContext, id: str, key: str | None, limit: int) -> None:
 def resolve_step(session: CliContext, id: str, key: str, result: str | None, error: str | None, retry: bool) -> None:
     """Record what became of a durable step whose outcome is unknown, or that failed.
 
-    \b
     holdfast agent resolve-step committer charge-42 --result '{"paid": true}'
     holdfast agent resolve-step committer charge-42 --retry
     """
@@ -573,27 +535,22 @@ def resolve_step(session: CliContext, id: str, key: str, result: str | None, err
     session.tell(f"The step {key} is {step.state} now.", step)
 
 
-@command("timers")
-@click.argument("id", type=AGENT)
+@command("timers", id=AGENT)
 @as_option
 def timers(session: CliContext, id: str) -> None:
     """List the timers and sleeps of an agent, the next one first.
 
-    \b
     holdfast agent timers committer
     """
     found = session.open_as().agents.timers(id).list()
     session.list(found, exact=True, signal=lambda timer: timer.signal or "(sleep)")
 
 
-@command("cancel-timer")
-@click.argument("id", type=AGENT)
-@click.argument("name")
+@command("cancel-timer", id=AGENT)
 @as_option
 def cancel_timer(session: CliContext, id: str, name: str) -> None:
     """Cancel a timer of an agent, or end a sleep.
 
-    \b
     holdfast agent cancel-timer committer reminder
     """
     done = session.open_as(write=True).agents.timers(id).cancel(name)
@@ -601,9 +558,7 @@ def cancel_timer(session: CliContext, id: str, name: str) -> None:
     session.tell(text, {"agent": id, "name": name, "done": done})
 
 
-@command("signal")
-@click.argument("id", type=AGENT)
-@click.argument("name", required=False)
+@command("signal", id=AGENT)
 @click.argument("value", metavar="[JSON]", required=False)
 @click.option("--id", "signal_id", metavar="TEXT", help="The id of the signal: one that was sent before is not sent.")
 @click.option("--create", is_flag=True, help="Keep it for an agent that does not exist yet.")
@@ -613,7 +568,6 @@ def signal(
 ) -> None:
     """Send a signal to an agent, which gets it when it waits for it; without a NAME, list those that wait.
 
-    \b
     holdfast agent signal committer approved '{"by": "Ada"}' --id approval-42
     holdfast agent signal committer
     """
@@ -635,15 +589,13 @@ def unsaved(session: CliContext, limit: int) -> None:
 
     holdfast agent delete deletes these.
 
-    \b
     holdfast agent unsaved
     """
     for each in islice(session.open_as().agents.unsaved().all(), limit):
         session.report(each, {"agent": each})
 
 
-@command("prune-steps")
-@click.argument("id", type=AGENT, required=False)
+@command("prune-steps", id=AGENT)
 @click.option("--older-than", required=True, metavar="AGE", help="Records that ended at least this long ago: 90d, 1y.")
 @dry_run_option
 @as_option
@@ -652,7 +604,6 @@ def prune_steps(session: CliContext, id: str | None, older_than: str) -> None:
 
     A step that is deleted is run again if it is asked for.
 
-    \b
     holdfast agent prune-steps --older-than 90d --dry-run
     """
     store = session.open_as(write=not session.dry_run)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import click
-
 from holdfast.interfaces.cli.base import CliContext, command, group
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import clock
@@ -18,7 +16,6 @@ def alerts(session: CliContext) -> None:
     A job evaluates the rules; `holdfast jobs work` runs it. Alerts are sent to the webhooks and commands of the table
     [alerts] in holdfast.toml, of the process that runs the job.
 
-    \b
     holdfast jobs add alerts alerts --schedule "every 1m" --set backup_age=1d
     holdfast alerts list
     holdfast alerts silence backup-age 2h
@@ -29,7 +26,6 @@ def alerts(session: CliContext) -> None:
 def list_(session: CliContext) -> None:
     """List the rules with their states. The exit code is 6 if an alert is firing.
 
-    \b
     holdfast alerts list
     """
     found, now = session.open().alerts.list(), datetime.now(UTC)
@@ -45,7 +41,6 @@ def list_(session: CliContext) -> None:
 def test(session: CliContext) -> None:
     """Send a test to all webhooks and commands. The exit code is 6 if one does not get it.
 
-    \b
     holdfast alerts test
     """
     results = session.open().alerts.test()
@@ -55,12 +50,9 @@ def test(session: CliContext) -> None:
 
 
 @command("silence")
-@click.argument("rule")
-@click.argument("duration")
 def silence(session: CliContext, rule: str, duration: str) -> None:
     """Send nothing about a rule for a time, such as 2h; with 0, send again.
 
-    \b
     holdfast alerts silence backup-age 2h
     """
     found = session.open(write=True).alerts.silence(rule, duration)

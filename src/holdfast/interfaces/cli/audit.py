@@ -52,7 +52,6 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
 
     With --json every record has its details, and a cursor for --after.
 
-    \b
     holdfast audit --scope agent:a --since 2h
     holdfast audit --actor agent:b --kind denied
     holdfast audit --thread chat-1 --correlation req-1
@@ -82,7 +81,6 @@ def verify(session: CliContext, heads_file: str | None) -> None:
     The exit code is 5 if records were altered, added or removed. Records that were removed at the end are noticed only
     with heads, which `holdfast heads` exports.
 
-    \b
     holdfast audit verify
     holdfast audit verify --heads heads.json
     """
@@ -98,14 +96,12 @@ def verify(session: CliContext, heads_file: str | None) -> None:
     session.exit_if(not report.ok, INTEGRITY)
 
 
-@command("export")
-@click.argument("file", type=click.Path(dir_okay=False))
+@command("export", file=click.Path(dir_okay=False))
 def export(session: CliContext, file: str) -> None:
     """Write the audit to a file that can be checked without the store: JSON, a line for each step.
 
     It is signed: `holdfast erase key` prints the public key. That of an encrypted store is encrypted, too.
 
-    \b
     holdfast audit export audit.jsonl
     """
     check_folder(file)
@@ -116,8 +112,7 @@ def export(session: CliContext, file: str) -> None:
         session.note("It is not signed: the store has no key, and this user may not write it or lacks cryptography.")
 
 
-@command("archive")
-@click.argument("file", type=click.Path(dir_okay=False))
+@command("archive", file=click.Path(dir_okay=False))
 @click.option("--older-than", required=True, metavar="AGE", help="Records of at least this age: 90d, 1y.")
 @kinds_option("Records in lines of this kind, in place of all but agents; may be repeated.")
 @dry_run_option
@@ -126,7 +121,6 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
 
     `holdfast audit check` checks a segment. That of an encrypted store is encrypted, too.
 
-    \b
     holdfast audit archive audit-2031.jsonl --older-than 90d
     """
     check_folder(file)
@@ -139,8 +133,7 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
     session.report([done.digest] if not session.dry_run and done.steps else (), done)
 
 
-@command("check")
-@click.argument("file", type=click.Path(dir_okay=False))
+@command("check", file=click.Path(dir_okay=False))
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that `holdfast heads` exported.")
 @click.option("--keys", metavar="PROVIDER", help="The master key of an encrypted store, such as environment.")
 @click.option("--public-key", metavar="HEX", help="The key that it must be signed with.")
@@ -151,7 +144,6 @@ def check(session: CliContext, file: str, heads_file: str | None, keys: str | No
 
     The exit code is 5 if the file is damaged, 6 if its content is not what was written.
 
-    \b
     holdfast audit check audit.jsonl --public-key 5f2a…
     holdfast audit check audit.jsonl --keys file:/etc/holdfast.key
     """

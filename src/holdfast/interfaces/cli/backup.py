@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast._views import size
+from holdfast.errors import HoldfastError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.backup_options import (
-    of_option,
-    open_any,
-    open_backups,
-    open_to_record,
-    repository_option,
-)
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -33,6 +27,76 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.repository import OpenLock
     from holdfast.maintenance.backup.restore_report import RestoreReport
+    from holdfast.store.backups import Backups
+    from holdfast.store.store import Store
+
+# The options that name a repository of backups, and opening it -------------------------------------------------------
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KEYS = "holdfast.backup.keys"
+
+
+def repository_option(function: F) -> F:
+    """Add the options that name the repository and its key."""
+    keys = click.option(
+        "-k",
+        "--keys",
+        envvar="HOLDFAST_BACKUP_KEYS",
+        show_envvar=True,
+        metavar="KEYS",
+        expose_value=False,
+        callback=_set_keys,
+        help="Where the key of an encrypted repository is: file:PATH, passphrase:PATH, environment:NAME …",
+    )
+    return keys(_repository(function))
+
+
+def _set_keys(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[_KEYS] = value
+
+
+def _repository(function: F) -> F:
+    return click.option(
+        "-r",
+        "--repository",
+        envvar="HOLDFAST_BACKUPS",
+        show_envvar=True,
+        required=True,
+        metavar="URL",
+        help="The repository: a directory, or s3://bucket/prefix, gs://…, az://…",
+    )(function)
+
+
+def of_option(function: F) -> F:
+    text = "Backups of the store whose id starts so, where a repository has those of several."
+    return click.option("--of", "of", metavar="STORE", help=text)(function)
+
+
+def open_backups(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups[Store]:
+    """Open the repository that the options name."""
+    return session.open(write=write, create=create).backups(repository, keys=click.get_current_context().meta[_KEYS])
+
+
+def open_to_record(session: CliContext, repository: str) -> Backups[Store]:
+    """Open a repository to change it, with a store that records that, if there is one."""
+    return open_any(session, repository, write=True)
+
+
+def open_any(session: CliContext, repository: str, *, write: bool = False) -> Backups[Store]:
+    """Open a repository, also where there is no store."""
+    try:
+        return open_backups(session, repository, write=write)
+    except HoldfastError as error:
+        if error.code not in ("no-store", "no-store-named"):
+            raise
+        from holdfast.store.opener import open as open_store
+
+        return open_store("memory://").backups(repository, keys=click.get_current_context().meta[_KEYS])
+
+
+# Results -----------------------------------------------------------------------------------------------------------
 
 
 def restore_lines(session: CliContext, report: RestoreReport, *, dry_run: bool) -> Iterator[str]:
@@ -62,8 +126,6 @@ def restore_lines(session: CliContext, report: RestoreReport, *, dry_run: bool) 
     if report.jobs:
         session.note(f"{plural(report.jobs, 'job')} restored, paused. See `holdfast jobs`.")
 
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(1)
 _LISTED = 20
@@ -97,7 +159,6 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
     It has the store as of one moment, while others write. It only creates objects: it needs no right to delete or
     overwrite in the repository.
 
-    \b
     holdfast backup create -r backups -m 'before the upgrade'
     """
     backups = open_backups(session, repository, write=True)
@@ -118,7 +179,6 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
 def list_(session: CliContext, repository: str, of: str | None) -> None:
     """List the backups in a repository, the oldest first.
 
-    \b
     holdfast backup list -r backups
     """
     backups = open_any(session, repository)
@@ -137,7 +197,6 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
 def show(session: CliContext, backup: str, repository: str, of: str | None) -> None:
     """Show a backup, and what is in it.
 
-    \b
     holdfast backup show 12 -r backups
     """
     info, lines = open_any(session, repository).show(backup, store=of)
@@ -150,14 +209,12 @@ def show(session: CliContext, backup: str, repository: str, of: str | None) -> N
 
 
 @command("diff")
-@click.argument("before")
 @click.argument("after", default="latest", metavar="[AFTER]")
 @repository_option
 @of_option
 def diff(session: CliContext, before: str, after: str, repository: str, of: str | None) -> None:
     """Show which threads and other lines differ between two backups.
 
-    \b
     holdfast backup diff 11 12 -r backups
     """
     session.list(open_any(session, repository).diff(before, after, store=of))
@@ -171,7 +228,6 @@ def _describe_lock(lock: OpenLock) -> str:
 
 
 @command("verify")
-@click.argument("backup", required=False)
 @repository_option
 @of_option
 @click.option(
@@ -184,7 +240,6 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
 
     It needs no store, unless its rows are encrypted.
 
-    \b
     holdfast backup verify -r backups
     holdfast backup verify latest --level decode -r backups
     """
@@ -259,7 +314,6 @@ def restore(
     thread had, it is restored as of the last moment before that they know, and the exit code is 6; with --exact,
     nothing is.
 
-    \b
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
     holdfast backup restore 2h chat --as 'chat of before' -r backups
     """
@@ -289,7 +343,6 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 
     `holdfast doctor` shows the result.
 
-    \b
     holdfast backup drill -r backups
     """
     backups = open_backups(session, repository, write=True)
@@ -342,7 +395,6 @@ def prune(
     the only way to what is under a legal hold are always kept. Packs are deleted by a later call, when they have been
     unused for --grace. Those that are mostly unused are repacked.
 
-    \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
     backups = open_any(session, repository) if session.dry_run else open_to_record(session, repository)
@@ -379,7 +431,6 @@ def _prune_lines(session: CliContext, report: BackupPruneReport, *, dry_run: boo
 def suspend_deletion(session: CliContext, repository: str, reason: str) -> None:
     """Suspend all deletion in a repository, at once and for everybody.
 
-    \b
     holdfast backup suspend-deletion -m 'an incident is being investigated' -r backups
     """
     open_to_record(session, repository).suspend_deletion(reason=reason)
@@ -398,7 +449,6 @@ def allow_deletion(session: CliContext, repository: str) -> None:
 
 
 @command("pin")
-@click.argument("backup")
 @repository_option
 @of_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
@@ -406,7 +456,6 @@ def allow_deletion(session: CliContext, repository: str) -> None:
 def pin(session: CliContext, backup: str, repository: str, of: str | None, reason: str, remove: bool) -> None:
     """Protect a backup from pruning, or no longer.
 
-    \b
     holdfast backup pin 12 -m 'end of the year' -r backups
     """
     backups = open_to_record(session, repository)
@@ -423,7 +472,6 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
 def follow(session: CliContext, repository: str, interval: str) -> None:
     """Make a backup whenever something has changed, until it is interrupted.
 
-    \b
     holdfast backup follow -r s3://bucket/backups
     """
     count = 0
@@ -451,7 +499,6 @@ def schedule(
 ) -> None:
     """Add jobs that make backups by a schedule, and prove them by drills. `holdfast jobs work` runs them.
 
-    \b
     holdfast backup schedule 'daily at 03:00' -r s3://bucket/backups
     """
     backups = open_backups(session, repository, write=True)
@@ -466,7 +513,6 @@ def schedule(
 def add_key(session: CliContext, new_keys: str, repository: str) -> None:
     """Let another master key open an encrypted repository: a recovery key, or the passphrase in a file.
 
-    \b
     holdfast backup add-key passphrase:/media/usb/recovery -k file:backup.key -r backups
     """
     id = open_any(session, repository).add_key(new_keys)
@@ -479,7 +525,6 @@ def add_key(session: CliContext, new_keys: str, repository: str) -> None:
 def keys(session: CliContext, repository: str, remove: str | None) -> None:
     """List the master keys that open an encrypted repository.
 
-    \b
     holdfast backup keys -k file:backup.key -r backups
     """
     backups = open_any(session, repository)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from inspect import cleandoc
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -340,11 +342,33 @@ class CliGroup(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def command(name: str, cls: type[CliCommand] = CliCommand, **settings: Any) -> Callable[[F], CliCommand]:
-    """Make a function a command. Its first argument is the `CliContext`; its docstring is the help."""
+def _help_of(function: Callable[..., Any]) -> str:
+    """Return the docstring of a command. Paragraphs that start with `holdfast` are examples: their lines stay."""
+    return re.sub(r"\n\n(?=holdfast )", "\n\n\b\n", cleandoc(function.__doc__ or ""))
 
-    def decorate(function: F) -> CliCommand:
-        return click.command(name, cls=cls, **settings)(click.pass_obj(function))
+
+def command(
+    name: str, /, *, cls: type[CliCommand] = CliCommand, **types: click.ParamType[Any]
+) -> Callable[[Callable[..., Any]], CliCommand]:
+    """Make a function a command. Its first argument is the `CliContext`; its docstring is the help.
+
+    Each further parameter that is no `click.option` is an argument: of its type in `types`, or text; optional if it may
+    be None, and any number of them if it is a tuple. `click.argument` is for those that differ.
+    """
+
+    def decorate(function: Callable[..., Any]) -> CliCommand:
+        made: list[click.Parameter] = vars(function).setdefault("__click_params__", [])
+        known = {each.name for each in made}
+        order = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+        for parameter in order:
+            if parameter not in known:
+                written = str(function.__annotations__[parameter])
+                several, required = written.startswith("tuple["), not written.endswith(("| None", ", ...]"))
+                kind = types.get(parameter)
+                made.append(click.Argument([parameter], type=kind, required=required, nargs=-1 if several else 1))
+        # Click takes the last one first.
+        made.sort(key=lambda each: -order.index(str(each.name)) if isinstance(each, click.Argument) else 1)
+        return click.command(name, cls=cls, help=_help_of(function))(click.pass_obj(function))
 
     return decorate
 
@@ -354,15 +378,14 @@ def group(name: str, cls: type[CliGroup] = CliGroup, *, default: str = "", **set
 
     def decorate(function: F) -> CliGroup:
         if not default:
-            return click.group(name, cls=cls, **settings)(click.pass_obj(function))
+            return click.group(name, cls=cls, help=_help_of(function), **settings)(click.pass_obj(function))
 
         def run() -> None:
             context = click.get_current_context()
             if context.invoked_subcommand is None:
                 context.invoke(made.commands[default])
 
-        run.__doc__ = function.__doc__
-        made = click.group(name, cls=cls, invoke_without_command=True, **settings)(run)
+        made = click.group(name, cls=cls, invoke_without_command=True, help=_help_of(function), **settings)(run)
         return made
 
     return decorate

@@ -24,9 +24,7 @@ _PAGE = 200
 _HEADS = ("CHECKPOINT", "STEP", "WHEN", "BY", "PATH", "VALUE")
 
 
-@command("blame")
-@click.argument("thread", type=THREAD)
-@click.argument("path")
+@command("blame", thread=THREAD)
 @click.option("--at", "at", type=REVISION, default="HEAD", help="The state of this checkpoint.")
 @click.option("--history", is_flag=True, help="Show every checkpoint that changed the path, the latest first.")
 @limit_option()
@@ -37,7 +35,6 @@ def blame(session: CliContext, thread: str, path: str, at: str, history: bool, l
     PATH is a channel or a path below it: messages, messages[3], messages[-10:], memory.user, memory["last name"]. Each
     item of a list or a dict is listed.
 
-    \b
     holdfast blame chat 'messages[-10:]'
     holdfast blame chat plan.goal
     """

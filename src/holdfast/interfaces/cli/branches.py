@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     pass
 
 
-@command("branch")
-@click.argument("thread", type=THREAD)
+@command("branch", thread=THREAD)
 @click.argument("names", metavar="[NAME [REVISION]]", nargs=-1, type=BRANCH)
 @click.option("-m", "--rename", is_flag=True, help="Rename the branch NAME to the name that follows.")
 @click.option("-d", "--delete", is_flag=True, help="Delete branches, if that loses nothing.")
@@ -30,7 +29,6 @@ def branch(
 ) -> None:
     """List, create, rename or delete branches.
 
-    \b
     holdfast branch THREAD                  list them; * is the current one
     holdfast branch THREAD NAME [REVISION]  start one at a checkpoint, by default HEAD
     holdfast branch THREAD -m OLD NEW       rename one
@@ -82,17 +80,13 @@ def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bo
         session.report(f"{verb} branch {name} and {plural(len(ids), 'checkpoint')} of its own.", record)
 
 
-@command("switch")
-@click.argument("thread", type=THREAD)
-@click.argument("branch", type=BRANCH)
-@click.argument("revision", type=REVISION, required=False)
+@command("switch", thread=THREAD, branch=BRANCH, revision=REVISION)
 @click.option("-c", "--create", is_flag=True, help="Start the branch first, at REVISION or HEAD.")
 def switch(session: CliContext, thread: str, branch: str, revision: str | None, create: bool) -> None:
     """Make a branch the current one: its last checkpoint becomes HEAD.
 
     If needed, a checkpoint that changes nothing is added to the branch.
 
-    \b
     holdfast switch chat draft
     """
     if revision is not None and not create:
@@ -104,8 +98,7 @@ def switch(session: CliContext, thread: str, branch: str, revision: str | None, 
     session.report(f"Switched {thread} to {branch}, at {checkpoint.id}.", checkpoint)
 
 
-@command("fork")
-@click.argument("thread", type=THREAD)
+@command("fork", thread=THREAD)
 @click.argument("name", metavar="NAME")
 @click.argument("revision", type=REVISION, default="HEAD")
 @click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a path; the value is JSON or text.")
@@ -115,7 +108,6 @@ def fork(
 ) -> None:
     """Start a branch at a checkpoint, optionally with an edited state.
 
-    \b
     holdfast fork chat what-if HEAD~3 --set plan.goal=rest --set 'limits={"steps": 5}'
     """
     from holdfast.engine.paths import parse_path
@@ -144,23 +136,18 @@ def _parse_change(text: str) -> tuple[tuple[Any, ...], Any]:
         return parse_path(path), value
 
 
-@command("restore")
-@click.argument("thread", type=THREAD)
-@click.argument("revision", type=REVISION)
+@command("restore", thread=THREAD, revision=REVISION)
 @click.option("--branch", type=BRANCH, help="Save it on this branch; by default after HEAD.")
 def restore(session: CliContext, thread: str, revision: str, branch: str | None) -> None:
     """Save the state of an older checkpoint in a new one. No checkpoint is removed.
 
-    \b
     holdfast restore chat HEAD~3
     """
     checkpoint = session.open(write=True).thread(thread).restore(at=revision, branch=branch)
     session.report(f"{checkpoint.id} has the state of {checkpoint.metadata['restored']}.", checkpoint)
 
 
-@command("append")
-@click.argument("thread", type=THREAD)
-@click.argument("path")
+@command("append", thread=THREAD)
 @click.argument("items", nargs=-1, required=True, metavar="ITEM...")
 @click.option("--text", is_flag=True, help="The items are text, not JSON.")
 @click.option("--branch", type=BRANCH, help="Save it on this branch; by default after HEAD.")
@@ -172,7 +159,6 @@ def append(
 
     An ITEM is JSON, or with --text text; - is standard input.
 
-    \b
     holdfast append chat messages '{"role": "user", "content": "Where is my parcel?"}'
     holdfast append chat plan.steps "call the carrier" --text
     """

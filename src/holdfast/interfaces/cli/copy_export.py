@@ -37,7 +37,6 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     The other store is created if needed. Threads keep their ids and hashes. Existing checkpoints are skipped, so that
     an interrupted copy can be resumed; at the end everything is compared and verified.
 
-    \b
     holdfast copy sqlite:///copy.db chat
     """
     store = session.open()
@@ -57,8 +56,7 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     session.report(text, copied)
 
 
-@command("export")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@command("export", file=click.Path(dir_okay=False, allow_dash=True))
 @_THREADS
 @kinds_option("Export lines of this kind in place of threads, all or those that are named; may be repeated.")
 @click.option(
@@ -78,7 +76,6 @@ def export(
     A file whose name ends in .gz is compressed. Every thread is verified as it is written. `holdfast import` imports
     them to any store, with the same ids and hashes.
 
-    \b
     holdfast export agents.gz
     holdfast export - chat | ssh elsewhere holdfast import -
     holdfast export agents.gz --kind thread --kind agent --kind scope
@@ -107,8 +104,7 @@ def export(
     (session.tell if to_stdout else session.report)(text, exported)
 
 
-@command("import")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@command("import", file=click.Path(dir_okay=False, allow_dash=True))
 @_THREADS
 @kinds_option("Import lines of this kind, all or those that are named; may be repeated.")
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
@@ -124,7 +120,6 @@ def import_(
     Without --kind, threads, agents, scopes and sessions are imported. Rights, the audit and other records of the store
     are imported only if --kind names them. With --dry-run, everything in the file is listed, these first.
 
-    \b
     holdfast import agents.gz --dry-run
     holdfast import agents.gz --kind access
     """
@@ -175,7 +170,6 @@ def delete(
     A held thread is not deleted: see `holdfast hold`. With --where and --expired, what is held or pinned is skipped,
     and so are agents that are at work.
 
-    \b
     holdfast delete chat --dry-run
     holdfast delete --where 'updated<90d' --dry-run
     holdfast delete --where 'updated<90d' --kind agent --kind session

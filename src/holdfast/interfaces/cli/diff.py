@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-@command("diff")
-@click.argument("thread", type=THREAD)
-@click.argument("a", type=REVISION, required=False)
-@click.argument("b", type=REVISION, required=False)
+@command("diff", thread=THREAD, a=REVISION, b=REVISION)
 @click.option("--with", "other", type=THREAD, metavar="THREAD", help="B is a checkpoint of this thread.")
 @click.option("--file", "file", metavar="FILE", help="Compare A with the state in a JSON file; - is standard input.")
 @click.option("--stat", is_flag=True, help="Show the summary only.")
@@ -54,7 +51,6 @@ def diff(
     Without A and B: what the latest checkpoint changed. With A: from A to the latest. A and B are revisions: HEAD~2, a
     branch, the start of an id, '#12', @{yesterday}; A..B is the same as A B.
 
-    \b
     holdfast diff chat                      what the latest checkpoint changed
     holdfast diff chat main..draft --word
     holdfast diff chat @{yesterday} --stat

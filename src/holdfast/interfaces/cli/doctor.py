@@ -27,7 +27,6 @@ def doctor(session: CliContext, full: bool) -> None:
 
     It creates no store. The exit code is 0 if all checks pass, 6 if one fails, 10 if there is no store.
 
-    \b
     holdfast doctor --store sqlite:///agents.db
     """
     from holdfast.store.doctor import examine
@@ -64,14 +63,12 @@ class CodeType(click.ParamType[str]):
         return [CompletionItem(each) for each in explanations() if each.startswith(incomplete)]
 
 
-@command("explain")
-@click.argument("code", required=False, type=CodeType())
+@command("explain", code=CodeType())
 def explain(session: CliContext, code: str | None) -> None:
     """Explain the code of an error, of a finding of verify, or of a check of the doctor.
 
     Without a code, list them all.
 
-    \b
     holdfast explain no-store
     """
     from holdfast.maintenance.explain.explanations import explain as explained

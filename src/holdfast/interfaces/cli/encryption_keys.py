@@ -23,7 +23,6 @@ def encryption_keys(session: CliContext) -> None:
     Where the master key is, says HOLDFAST_ENCRYPTION, or `encryption` of the store in holdfast.toml: environment (in
     HOLDFAST_KEY), file:PATH, keyring:NAME or aws-kms:KEY.
 
-    \b
     holdfast encryption-keys add --file holdfast.key     create a master key
     holdfast encryption-keys list
     holdfast encryption-keys rotate
@@ -35,7 +34,6 @@ def encryption_keys(session: CliContext) -> None:
 def list_(session: CliContext) -> None:
     """List the keys of the store, the newest first, and how many threads and other lines each is for.
 
-    \b
     holdfast encryption-keys list
     """
     session.list(session.open().encryption_keys.list(), state=_state)
@@ -52,7 +50,6 @@ def add(session: CliContext, path: str | None) -> None:
 
     With --file, it is the first one of a file that only you can read: `holdfast encryption-keys rotate` then uses it.
 
-    \b
     holdfast encryption-keys add
     holdfast encryption-keys add --file holdfast.key
     """
@@ -91,7 +88,6 @@ def rotate(session: CliContext) -> None:
 
     A thread gets a new key when something is saved in it. `holdfast encryption-keys reencrypt` does all of them.
 
-    \b
     holdfast encryption-keys rotate
     """
     new = session.open(write=True).encryption_keys.rotate()
@@ -104,7 +100,6 @@ def reencrypt(session: CliContext) -> None:
 
     If it is interrupted, start it again. To do it in the background: holdfast jobs add NAME reencrypt
 
-    \b
     holdfast encryption-keys reencrypt
     """
     with session.progress("Encrypting") as progress:
@@ -124,7 +119,6 @@ def destroy(session: CliContext, id: str, wait: str, cancel: bool) -> None:
 
     A key with which anything is still encrypted is refused.
 
-    \b
     holdfast encryption-keys destroy 97a126752e429f35
     holdfast encryption-keys destroy 97a126752e429f35 --cancel
     """
@@ -144,7 +138,6 @@ def destroy(session: CliContext, id: str, wait: str, cancel: bool) -> None:
 def check(session: CliContext) -> None:
     """Decrypt every key, those of threads too, and report those that cannot be used.
 
-    \b
     holdfast encryption-keys check
     """
     found = session.open().encryption_keys.check()

@@ -32,7 +32,6 @@ def erase(session: CliContext, subject: str | None, keys: tuple[str, ...], out: 
     documents that others share, the person's steps are removed. If it is interrupted, start it again: it resumes. A
     legal hold on anything of it refuses it.
 
-    \b
     holdfast erase --subject u-1842 --dry-run
     holdfast erase --subject u-1842 --out certificate.json
     holdfast erase set-subject u-1842 chat-1
@@ -85,7 +84,6 @@ def set_subject(session: CliContext, subject: str, thread: str | None, kind: str
 
     Threads whose metadata names the person, and scopes of the user, belong to that person anyway.
 
-    \b
     holdfast erase set-subject u-1842 chat-1
     holdfast erase set-subject --mixed team-chat
     """
@@ -105,7 +103,6 @@ def set_subject(session: CliContext, subject: str, thread: str | None, kind: str
 def list_(session: CliContext) -> None:
     """List the certificates of all erasures, the oldest first.
 
-    \b
     holdfast erase list
     """
     found = session.open().erasure.certificates()
@@ -124,7 +121,6 @@ def list_(session: CliContext) -> None:
 def show(session: CliContext, id: str) -> None:
     """Print a certificate, by the beginning of its id.
 
-    \b
     holdfast erase show 5b21
     """
     found = [each for each in session.open().erasure.certificates() if each.id.startswith(id)]
@@ -139,7 +135,6 @@ def key(session: CliContext) -> None:
 
     Publish it where others trust it.
 
-    \b
     holdfast erase key
     """
     found = session.open(write=True).erasure.public_key()
@@ -155,7 +150,6 @@ def verify(session: CliContext, file: str, public_key: str | None, subject: str 
 
     Without --public-key, only that it was not altered since somebody signed it.
 
-    \b
     holdfast erase verify certificate.json --public-key 5f2a… --subject u-1842
     """
     from holdfast.maintenance.erasure.certificate import Certificate

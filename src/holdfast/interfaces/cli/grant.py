@@ -46,7 +46,6 @@ def grant(session: CliContext) -> None:
     An identity is written like a scope: agent:b, user:alice/agent:writer. A group is group:editors; group:everyone
     includes all identities.
 
-    \b
     holdfast grant agent:b read agent:a            let agent b read the state of agent a
     holdfast grant group:editors read,write agent:a --keys 'draft/*' --until 2h
     holdfast grant user:bob read 'thread:support-*' let bob read these threads
@@ -55,10 +54,8 @@ def grant(session: CliContext) -> None:
     """
 
 
-@command("give")
-@click.argument("to", type=SCOPE)
+@command("give", to=SCOPE, scope=SCOPE)
 @click.argument("right", metavar="RIGHT[,RIGHT]…")
-@click.argument("scope", type=SCOPE)
 @click.option("--keys", default="", metavar="PATTERN", help="Only keys that match: plan/*.")
 @click.option("--below", is_flag=True, help="Also all scopes below it.")
 @click.option("--until", "end", metavar="WHEN", help="When it expires: after a duration (2h, 30d), or at a time.")
@@ -69,7 +66,6 @@ def give(session: CliContext, to: str, right: str, scope: str, keys: str, below:
     Rights are read, write, delete, erase, keys and admin; several are separated by commas. In place of a scope, thread:
     and a pattern names threads. With --as, an identity grants rights to what is its own.
 
-    \b
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
@@ -93,7 +89,6 @@ def give(session: CliContext, to: str, right: str, scope: str, keys: str, below:
 def list_(session: CliContext, to: str | None, scope: str | None, dead: bool) -> None:
     """List the grants, the oldest first. With --as: those for its own scopes, and those to it.
 
-    \b
     holdfast grant list --to agent:b
     holdfast grant list --scope agent:a --dead
     """
@@ -132,7 +127,6 @@ def _format_end(grant: Grant) -> str:
 def revoke(session: CliContext, ids: tuple[str, ...]) -> None:
     """Revoke grants, with immediate effect, also in running programs.
 
-    \b
     holdfast grant revoke ID
     """
     granter = _granter(session, session.identity)
@@ -141,8 +135,7 @@ def revoke(session: CliContext, ids: tuple[str, ...]) -> None:
         session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked)
 
 
-@command("cut-off")
-@click.argument("who", type=SCOPE)
+@command("cut-off", who=SCOPE)
 @dry_run_option
 @yes_option
 def cut_off(session: CliContext, who: str) -> None:
@@ -150,7 +143,6 @@ def cut_off(session: CliContext, who: str) -> None:
 
     It keeps its own scopes.
 
-    \b
     holdfast grant cut-off agent:b --yes
     """
     access = session.open(write=not session.dry_run).access
@@ -165,25 +157,21 @@ def cut_off(session: CliContext, who: str) -> None:
     session.tell(text, {"who": who, "rights": count, "dry_run": session.dry_run})
 
 
-@command("freeze")
-@click.argument("who", type=SCOPE)
+@command("freeze", who=SCOPE)
 @click.option("-m", "--reason", default="", metavar="TEXT", help="The reason, which its errors give.")
 def freeze(session: CliContext, who: str, reason: str) -> None:
     """Deny an identity everything at once, also in its own scopes, until it is unfrozen.
 
-    \b
     holdfast grant freeze agent:b -m "case 17"
     """
     session.open(write=True).access.freeze(who, reason=reason)
     session.tell(f"{who} is frozen.", {"who": who, "frozen": True, "reason": reason})
 
 
-@command("unfreeze")
-@click.argument("who", type=SCOPE)
+@command("unfreeze", who=SCOPE)
 def unfreeze(session: CliContext, who: str) -> None:
     """Give a frozen identity its rights back.
 
-    \b
     holdfast grant unfreeze agent:b
     """
     session.open(write=True).access.unfreeze(who)
@@ -194,22 +182,16 @@ def unfreeze(session: CliContext, who: str) -> None:
 def frozen(session: CliContext) -> None:
     """List the frozen identities, with the reasons.
 
-    \b
     holdfast grant frozen
     """
     found = session.open().access.frozen()
     session.list(({"who": who, "reason": reason} for who, reason in found.items()), none="No identity is frozen.")
 
 
-@command("check")
-@click.argument("who", type=SCOPE)
-@click.argument("right", type=click.Choice(("read", "write")))
-@click.argument("scope", type=SCOPE)
-@click.argument("key", type=KEY, required=False)
+@command("check", who=SCOPE, right=click.Choice(("read", "write")), scope=SCOPE, key=KEY)
 def check(session: CliContext, who: str, right: Literal["read", "write"], scope: str, key: str | None) -> None:
     """Check whether an identity may read or write a scope, or a key of it. The exit code is 0 for yes and 1 for no.
 
-    \b
     holdfast grant check agent:b read agent:a plan
     """
     may = session.open().access.may(who, right, scope, key)
@@ -225,7 +207,6 @@ def check(session: CliContext, who: str, right: Literal["read", "write"], scope:
 def groups(session: CliContext) -> None:
     """List the groups and their members.
 
-    \b
     holdfast grant groups
     """
     session.list(
@@ -234,26 +215,22 @@ def groups(session: CliContext) -> None:
     )
 
 
-@command("join")
-@click.argument("group", type=GROUP)
+@command("join", group=GROUP)
 @click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
 def join(session: CliContext, group: str, members: tuple[str, ...]) -> None:
     """Add identities to a group, which is created if needed.
 
-    \b
     holdfast grant join editors agent:b user:alice
     """
     session.open(write=True).access.join(group, *members)
     session.tell(f"{', '.join(members)} joined {group}.", {"group": group, "joined": list(members)})
 
 
-@command("leave")
-@click.argument("group", type=GROUP)
+@command("leave", group=GROUP)
 @click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
 def leave(session: CliContext, group: str, members: tuple[str, ...]) -> None:
     """Remove identities from a group.
 
-    \b
     holdfast grant leave editors agent:b
     """
     session.open(write=True).access.leave(group, *members)
@@ -267,7 +244,6 @@ def leave(session: CliContext, group: str, members: tuple[str, ...]) -> None:
 def roles(session: CliContext) -> None:
     """List the roles: their rules, in order, and their holders.
 
-    \b
     holdfast grant roles
     """
     access = session.open().access
@@ -283,9 +259,7 @@ def roles(session: CliContext) -> None:
         session.report(lines, {"role": name, "rules": rules, "holders": holders})
 
 
-@command("define")
-@click.argument("role", type=ROLE)
-@click.argument("file", type=click.Path())
+@command("define", role=ROLE, file=click.Path())
 def define(session: CliContext, role: str, file: str) -> None:
     """Define a role by a JSON file of rules, of which the first that matches decides; - is standard input.
 
@@ -318,14 +292,12 @@ def _policy(file: str) -> Policy:
         raise InvalidError(f"the file is not JSON: {error}", where=file) from None
 
 
-@command("drop")
-@click.argument("role", type=ROLE)
+@command("drop", role=ROLE)
 @dry_run_option
 @yes_option
 def drop(session: CliContext, role: str) -> None:
     """Delete a role. Its rules no longer apply to its holders.
 
-    \b
     holdfast grant drop auditor --yes
     """
     access = session.open(write=not session.dry_run).access
@@ -339,26 +311,20 @@ def drop(session: CliContext, role: str) -> None:
     session.tell(text, {"role": role, "holders": holders, "dry_run": session.dry_run})
 
 
-@command("assign")
-@click.argument("role", type=ROLE)
-@click.argument("to", type=SCOPE)
+@command("assign", role=ROLE, to=SCOPE)
 def assign(session: CliContext, role: str, to: str) -> None:
     """Assign a role to an identity or a group.
 
-    \b
     holdfast grant assign auditor agent:b
     """
     session.open(write=True).access.assign(role, to)
     session.tell(f"{to} has the role {role}.", {"role": role, "to": to, "assigned": True})
 
 
-@command("unassign")
-@click.argument("role", type=ROLE)
-@click.argument("to", type=SCOPE)
+@command("unassign", role=ROLE, to=SCOPE)
 def unassign(session: CliContext, role: str, to: str) -> None:
     """Remove a role from an identity or a group.
 
-    \b
     holdfast grant unassign auditor agent:b
     """
     session.open(write=True).access.unassign(role, to)
@@ -372,31 +338,26 @@ def unassign(session: CliContext, role: str, to: str) -> None:
 def parents(session: CliContext) -> None:
     """List the identities that may read the scopes of their children.
 
-    \b
     holdfast grant parents
     """
     for who in session.open().access.parents():
         session.report(who, {"who": who})
 
 
-@command("allow-children")
-@click.argument("who", type=SCOPE)
+@command("allow-children", who=SCOPE)
 def allow_children(session: CliContext, who: str) -> None:
     """Allow an identity to read the scopes of its children: user:alice/agent:writer is a child of user:alice.
 
-    \b
     holdfast grant allow-children user:alice
     """
     session.open(write=True).access.allow_children(who)
     session.tell(f"{who} may read the scopes of its children.", {"who": who, "children": True})
 
 
-@command("forbid-children")
-@click.argument("who", type=SCOPE)
+@command("forbid-children", who=SCOPE)
 def forbid_children(session: CliContext, who: str) -> None:
     """Forbid an identity to read the scopes of its children.
 
-    \b
     holdfast grant forbid-children user:alice
     """
     session.open(write=True).access.forbid_children(who)

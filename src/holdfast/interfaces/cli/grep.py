@@ -30,7 +30,6 @@ class GrepCommand(CliCommand):
 
 
 @command("grep", cls=GrepCommand)
-@click.argument("query", nargs=-1)
 @click.option("-c", "--count", is_flag=True, help="Show the number of matches in each thread.")
 @click.option("-l", "--threads", "only_threads", is_flag=True, help="Show only the names of threads with matches.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show at most N checkpoints.")
@@ -66,7 +65,6 @@ def grep(
 
     Quote the query for the shell. The exit code is 3 if nothing matches.
 
-    \b
     holdfast grep 'refund -role:ai time>2h'
     holdfast grep -l '"on its way" thread:support-*'
     """

@@ -21,7 +21,6 @@ def hooks(session: CliContext) -> None:
 
     Hooks are registered by programs; the store has the record of their calls.
 
-    \b
     holdfast hooks history --since 1h
     holdfast hooks stats --by slowest
     holdfast hooks undelivered --state failed
@@ -29,7 +28,6 @@ def hooks(session: CliContext) -> None:
 
 
 @command("history")
-@click.argument("hook", required=False)
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope.")
 @click.option("--key", metavar="KEY", help="Only of this key.")
 @click.option("--point", metavar="POINT", help="Only for this point: state.set.")
@@ -40,7 +38,6 @@ def hooks(session: CliContext) -> None:
 def history(session: CliContext, hook: str | None, limit: int, **filters: Any) -> None:
     """List the calls of a HOOK, or of all, the latest first. With --json, each with its details.
 
-    \b
     holdfast hooks history notify --since 1d
     holdfast hooks history --failed --slower-than 100ms
     """
@@ -55,22 +52,19 @@ def history(session: CliContext, hook: str | None, limit: int, **filters: Any) -
 
 
 @command("stats")
-@click.argument("hook", required=False)
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope.")
 @click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
 @click.option("--by", type=click.Choice([*_ORDERS]), default="most-called", show_default=True, help="Which come first.")
 def stats(session: CliContext, hook: str | None, scope: str | None, since: str | None, by: str) -> None:
     """Summarize the recorded calls of each hook: how many, how many failed, and how long they took.
 
-    \b
     holdfast hooks stats --by slowest --since 7d
     """
     found = session.open().hooks.statistics(hook, scope=scope, since=since)
     session.list(getattr(found, _ORDERS[by])(len(found)), none="There are no such calls.")
 
 
-@command("archive")
-@click.argument("file", type=click.Path(dir_okay=False))
+@command("archive", file=click.Path(dir_okay=False))
 @click.option("--keep-within", metavar="AGE", help="Keep records up to this age: 30d.")
 @click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep at least the last N records.")
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Keep at most this many bytes of records.")
@@ -81,7 +75,6 @@ def archive(session: CliContext, file: str, **kept: Any) -> None:
     A record stays if it is young enough or among the last, as far as all fit into --max-bytes. `holdfast audit check`
     checks the file.
 
-    \b
     holdfast hooks archive hooks-1.jsonl --keep-within 30d --keep-last 100000
     """
     check_folder(file)
@@ -91,13 +84,11 @@ def archive(session: CliContext, file: str, **kept: Any) -> None:
 
 
 @command("undelivered")
-@click.argument("hook", required=False)
 @click.option("--state", type=click.Choice(["pending", "failed"]), help="Only those to be made, or those given up.")
 @limit_option(100)
 def undelivered(session: CliContext, hook: str | None, state: str | None, limit: int) -> None:
     """List the calls of a durable HOOK, or of all, that were not delivered: those given up, then those to be made.
 
-    \b
     holdfast hooks undelivered deliver --state failed
     """
     page = session.open().hooks.undelivered(hook, state=state, limit=min(limit, 500))
@@ -118,7 +109,6 @@ def undelivered(session: CliContext, hook: str | None, state: str | None, limit:
 def retry(session: CliContext, references: tuple[str, ...], failed: bool, hook: str | None) -> None:
     """Have undelivered calls made soon, by their REFERENCEs. A process that has the hook makes them.
 
-    \b
     holdfast hooks retry --failed --hook deliver
     """
     if failed == bool(references) or (hook and not failed):
@@ -135,7 +125,6 @@ def retry(session: CliContext, references: tuple[str, ...], failed: bool, hook: 
 def discard(session: CliContext, references: tuple[str, ...]) -> None:
     """Remove undelivered calls that are not to be made, by their REFERENCEs.
 
-    \b
     holdfast hooks undelivered --state failed
     """
     hooks = session.open(write=True).hooks

@@ -105,9 +105,7 @@ def _last_outcome(job: Job) -> str:
     return f"{job.last.outcome}{failed}" + (f": {summary}" if summary else "")
 
 
-@command("add")
-@click.argument("name")
-@click.argument("kind", type=KindNameType())
+@command("add", kind=KindNameType())
 @click.option("--every", metavar="SPAN", help="The interval: 30m, 6h, 1d.")
 @click.option("--schedule", metavar="WHEN", help="Or when: 'daily at 03:00', 'weekly on sun at 03:00', '0 3 * * *'.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; the value is JSON or text.")
@@ -129,7 +127,6 @@ def add(
 
     Jobs of the kinds replay and replay-hooks need code, which is not stored: name it here, and where they are run.
 
-    \b
     holdfast jobs add nightly prune --schedule 'daily at 03:00' --set keep_last=100
     holdfast jobs add check verify --every 7d
     holdfast jobs add before-release replay --graph shop.agent:graph --set prefix=orders-
@@ -142,8 +139,7 @@ def add(
     session.tell(f"Added the job {name}{f', due {_due(job)}' if job.due else ''}.", job)
 
 
-@command("remove")
-@click.argument("name", type=JOB)
+@command("remove", name=JOB)
 @yes_option
 def remove(session: CliContext, name: str) -> None:
     """Remove a job and its log. A run in progress continues to its end."""
@@ -155,31 +151,27 @@ def remove(session: CliContext, name: str) -> None:
     session.tell(f"Removed the job {name}.", {"name": name, "removed": True})
 
 
-@command("pause")
-@click.argument("name", type=JOB)
+@command("pause", name=JOB)
 def pause(session: CliContext, name: str) -> None:
     """Pause a job until it is resumed."""
     job = session.open(write=True).jobs.pause(name)
     session.tell(f"Paused the job {name}.", job)
 
 
-@command("resume")
-@click.argument("name", type=JOB)
+@command("resume", name=JOB)
 def resume(session: CliContext, name: str) -> None:
     """Resume a paused job, at the next time of its schedule."""
     job = session.open(write=True).jobs.resume(name)
     session.tell(f"Resumed the job {name}, due {_due(job) or 'by hand'}.", job)
 
 
-@command("run")
-@click.argument("name", type=JOB)
+@command("run", name=JOB)
 @code_options
 def run(session: CliContext, name: str, graph: str | None, hooks: str | None) -> None:
     """Run a job now, in this process.
 
     Ctrl-C stops it between two of its steps.
 
-    \b
     holdfast jobs run before-release --graph shop.agent:graph
     """
     store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
@@ -250,8 +242,7 @@ def stop_on_signal(session: CliContext, on_stop: Callable[[], None] = lambda: No
             signal.signal(number, handler)
 
 
-@command("log")
-@click.argument("name", type=JOB)
+@command("log", name=JOB)
 @limit_option()
 def log(session: CliContext, name: str, limit: int | None) -> None:
     """Show the last runs of a job, the latest first."""

@@ -46,9 +46,7 @@ class LogCommand(CliCommand):
         return super().parse_args(ctx, args)
 
 
-@command("log", cls=LogCommand)
-@click.argument("thread", type=THREAD)
-@click.argument("revision", type=REVISION, required=False)
+@command("log", cls=LogCommand, thread=THREAD, revision=REVISION)
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Show at most N; -3 is -n 3.")
 @click.option("--oneline", is_flag=True, help="One line for each checkpoint.")
 @click.option("--graph", is_flag=True, help="Draw where branches fork and merge.")
@@ -80,7 +78,6 @@ def log(
     @{yesterday}), or with --all at the heads of all branches. The number that --oneline shows first is a revision.
     With --migrate, what each checkpoint changed is shown as if all had the newest version of their schema.
 
-    \b
     holdfast log chat --oneline --graph --all
     holdfast log chat -3 -p
     holdfast log chat draft~2 --where 'role:human time>2h'

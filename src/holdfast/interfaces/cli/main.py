@@ -2,9 +2,7 @@
 
 A command is a function in a module of this package::
 
-    @command("pin")
-    @click.argument("thread", type=THREAD)
-    @click.argument("revision", type=REVISION, required=False)
+    @command("pin", thread=THREAD, revision=REVISION)  # the types of its arguments, which a shell completes
     def pin(session: CliContext, thread: str, revision: str | None) -> None:
         \"\"\"List pins, or add one.\"\"\"
         handle = session.open(write=revision is not None).thread(thread)  # read-only, unless write=True

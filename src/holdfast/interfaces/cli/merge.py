@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("ours", "theirs", "union")
 
 
-@command("merge")
-@click.argument("thread", type=THREAD)
-@click.argument("theirs", type=REVISION)
+@command("merge", thread=THREAD, theirs=REVISION)
 @click.option("--into", type=BRANCH, default="HEAD", help="The branch to merge into; by default that of HEAD.")
 @click.option("-s", "-X", "--strategy", type=click.Choice(STRATEGIES), help="How to resolve conflicts.")
 @click.option(
@@ -49,7 +47,6 @@ def merge(
     What THEIRS, a branch or another revision, changed since the common ancestor is merged into --into, in a checkpoint
     with two parents. Conflicts are resolved by a strategy, by path, or interactively; else nothing is saved.
 
-    \b
     holdfast merge chat draft
     holdfast merge chat draft --into main -s union
     """

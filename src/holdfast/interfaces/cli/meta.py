@@ -82,10 +82,8 @@ def _quote(text: str) -> str:
     return "".join(f"\\{sign}" if sign in " \t\"'\\$`&|;<>()*?[]{}!#~" else sign for sign in text)
 
 
-@command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion(context: click.Context, session: CliContext, shell: str) -> None:
+@command("completion", shell=click.Choice(SHELLS))
+def completion(session: CliContext, shell: str) -> None:
     """Print a completion script for a shell.
 
     \b
@@ -94,7 +92,7 @@ def completion(context: click.Context, session: CliContext, shell: str) -> None:
     fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
     """
     classes: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
-    script = classes[shell](context.find_root().command, {}, "holdfast", COMPLETE).source()
+    script = classes[shell](click.get_current_context().find_root().command, {}, "holdfast", COMPLETE).source()
     session.report((script,), {"shell": shell, "script": script})
 
 
@@ -111,10 +109,9 @@ def version(session: CliContext) -> None:
 
 
 @command("help")
-@click.argument("command", required=False, nargs=-1)
-@click.pass_context
-def help_(context: click.Context, session: CliContext, command: tuple[str, ...]) -> None:
+def help_(session: CliContext, command: tuple[str, ...]) -> None:
     """Show the help of a command: `holdfast help log`, `holdfast help jobs run`."""
+    context = click.get_current_context()
     inner = context.find_root()
     for name in command:
         group = inner.command

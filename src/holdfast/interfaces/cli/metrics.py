@@ -13,7 +13,6 @@ def metrics(session: CliContext) -> None:
 
     `holdfast serve` has the metrics at /metrics. A program has its own: holdfast.metrics.
 
-    \b
     holdfast metrics show --store agents.db
     holdfast metrics dashboard > holdfast.json
     holdfast metrics rules > holdfast.rules.yml
@@ -24,7 +23,6 @@ def metrics(session: CliContext) -> None:
 def show(session: CliContext) -> None:
     """Print what the store says about itself, as text for Prometheus.
 
-    \b
     holdfast metrics show --store agents.db
     """
     from holdfast.backends.distribution import Distribution
@@ -50,7 +48,6 @@ def show(session: CliContext) -> None:
 def dashboard(session: CliContext) -> None:
     """Print a dashboard for Grafana, to import there.
 
-    \b
     holdfast metrics dashboard > holdfast.json
     """
     from holdfast.interfaces.metrics.grafana import build_dashboard
@@ -63,7 +60,6 @@ def dashboard(session: CliContext) -> None:
 def rules(session: CliContext) -> None:
     """Print alert rules for Prometheus, to list in its rule_files.
 
-    \b
     holdfast metrics rules > holdfast.rules.yml
     """
     from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE

@@ -70,7 +70,6 @@ def _selection(function: F) -> F:
 def migrate(session: CliContext) -> None:
     """Bring the states of a store to another version of their schema, and back.
 
-    \b
     holdfast migrate status                           versions, and how many states have each
     holdfast migrate plan chat                        check all states; nothing is written
     holdfast migrate up chat --backup backups         upgrade, with a backup first
@@ -105,7 +104,6 @@ def status(session: CliContext, module: str | None) -> None:
 
 
 @command("plan")
-@click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
 @click.option("--samples", type=click.IntRange(0), default=3, show_default=True, help="How many states to show.")
 @_selection
@@ -157,7 +155,6 @@ _NONE = object()
 
 
 @command("up")
-@click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
 @click.option(
     "--backup",
@@ -221,7 +218,6 @@ def up(
 
 
 @command("down")
-@click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", required=True, help="The version to go back to.")
 @_ON_ERROR
 @dry_run_option
@@ -263,7 +259,6 @@ def _report_lines(out: Output, report: MigrationReport) -> Iterator[str]:
 
 
 @command("new")
-@click.argument("name", required=False)
 @click.option("--from", "source", metavar="VERSION", help="The version to start from, in place of the store's.")
 @click.option("--to", metavar="VERSION", help="The version to lead to, in place of the newest.")
 @_MODULE

@@ -87,7 +87,6 @@ def prune(
     A checkpoint is kept if any rule keeps it. The latest, the last one of each named branch, pinned checkpoints, and
     those with a tag or a label (unless --drop-tagged is given) are always kept. Held threads are skipped.
 
-    \b
     holdfast prune chat-1 --keep-last 100
     holdfast prune --all --keep-within 30d --keep-daily 90 --dry-run
     holdfast prune --all --max-size 10GB --yes

@@ -41,7 +41,6 @@ def quota(
 
     Limits that are not given stay as they are; `none` removes one.
 
-    \b
     holdfast quota --tenant acme                             show limits and use
     holdfast quota --tenant acme --bytes 10GB --threads 500  set limits
     holdfast quota --tenant acme --threads none              remove a limit

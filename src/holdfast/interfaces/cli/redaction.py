@@ -13,7 +13,6 @@ from holdfast.interfaces.cli.formatting import plural, safe
 def redaction(session: CliContext) -> None:
     """Find credentials and personal data in a store, and replace them.
 
-    \b
     holdfast redaction scan
     holdfast redaction redact
     """
@@ -34,7 +33,6 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
 
     The exit code is 6 if something was found, 5 if a thread or scope is damaged.
 
-    \b
     holdfast redaction scan
     holdfast redaction scan --format all --history --json
     """
@@ -69,7 +67,6 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
     `holdfast redaction scan --history` shows where it is. The states of those checkpoints cannot be read any more.
     Backups and other copies stay as they are.
 
-    \b
     holdfast redaction redact
     holdfast redaction redact --format github-token --yes
     """

@@ -15,16 +15,12 @@ from holdfast.interfaces.cli.scope_args import SPAN
 Kind: TypeAlias = Literal["tag", "label"]
 
 
-@command("tag")
-@click.argument("thread", type=THREAD)
-@click.argument("tag", type=TAG, required=False)
-@click.argument("revision", type=REVISION, required=False)
+@command("tag", thread=THREAD, tag=TAG, revision=REVISION)
 @click.option("-d", "--delete", is_flag=True, help="Remove the tag.")
 @click.option("-f", "--force", is_flag=True, help="Move the tag from another checkpoint.")
 def tag(session: CliContext, thread: str, tag: str | None, revision: str | None, delete: bool, force: bool) -> None:
     """List, add or remove tags. A tag is on one checkpoint of a thread, and is a revision.
 
-    \b
     holdfast tag THREAD                 list them
     holdfast tag THREAD TAG [REVISION]  tag a checkpoint, by default HEAD
     holdfast tag THREAD -d TAG          remove a tag
@@ -51,15 +47,11 @@ def tag(session: CliContext, thread: str, tag: str | None, revision: str | None,
     _added(session, thread, "tag", tag, checkpoint.id)
 
 
-@command("label")
-@click.argument("thread", type=THREAD)
-@click.argument("label", type=LABEL, required=False)
-@click.argument("revision", type=REVISION, required=False)
+@command("label", thread=THREAD, label=LABEL, revision=REVISION)
 @click.option("-d", "--delete", is_flag=True, help="Remove the label: from one checkpoint, or from all.")
 def label(session: CliContext, thread: str, label: str | None, revision: str | None, delete: bool) -> None:
     """List, add or remove labels. A label may be on any number of checkpoints.
 
-    \b
     holdfast label THREAD                       list them
     holdfast label THREAD LABEL [REVISION]      label a checkpoint, by default HEAD
     holdfast label THREAD -d LABEL [REVISION]   remove a label
@@ -112,15 +104,12 @@ def _missing(thread: str, kind: Kind, name: str) -> NotFoundError:
     )
 
 
-@command("pin")
-@click.argument("thread", type=THREAD)
-@click.argument("revision", type=REVISION, required=False)
+@command("pin", thread=THREAD, revision=REVISION)
 @click.option("-m", "--reason", metavar="TEXT", help="The reason. There may be several pins, each with its reason.")
 @click.option("-d", "--delete", is_flag=True, help="Remove the pin with the reason, or all pins.")
 def pin(session: CliContext, thread: str, revision: str | None, reason: str | None, delete: bool) -> None:
     """List, add or remove pins: a pinned checkpoint is not pruned.
 
-    \b
     holdfast pin THREAD                       list them
     holdfast pin THREAD REVISION -m REASON    pin a checkpoint
     holdfast pin THREAD REVISION -d           remove its pins
@@ -139,15 +128,13 @@ def pin(session: CliContext, thread: str, revision: str | None, reason: str | No
     session.report(f"{id} is {'no longer pinned' if delete else 'pinned'}.", record)
 
 
-@command("hold")
-@click.argument("thread", type=THREAD, required=False)
+@command("hold", thread=THREAD)
 @click.option("-m", "--reason", metavar="TEXT", help="The reason. There may be several holds, each with its reason.")
 @click.option("-d", "--release", is_flag=True, help="Remove the hold with the reason, or all holds.")
 @click.option("--kind", type=KINDS, default="thread", help="The kind of the line, if it is not a thread.")
 def hold(session: CliContext, thread: str | None, reason: str | None, release: bool, kind: Any) -> None:
     """List, add or release holds: a held thread is neither pruned nor deleted.
 
-    \b
     holdfast hold                        list them
     holdfast hold THREAD -m REASON       hold a thread
     holdfast hold THREAD -d              release it
@@ -171,13 +158,11 @@ def hold(session: CliContext, thread: str | None, reason: str | None, release: b
     session.report(f"{thread} is {'released' if release else 'held'}.", record)
 
 
-@command("expire")
-@click.argument("thread", type=THREAD)
+@command("expire", thread=THREAD)
 @click.argument("ttl", required=False, metavar="[SPAN|never]")
 def expire(session: CliContext, thread: str, ttl: str | None) -> None:
     """Show or set when a thread expires: how long after its last change `delete --expired` deletes it.
 
-    \b
     holdfast expire THREAD            show it
     holdfast expire THREAD 30d        set it
     holdfast expire THREAD never      remove it

@@ -23,22 +23,18 @@ if TYPE_CHECKING:
 def replay(session: CliContext) -> None:
     """Record runs of agents, and run them again without their models and tools.
 
-    \b
     holdfast replay export chat tests/ --graph shop.graphs:refund
     holdfast replay record chat refund.replay
     holdfast replay run refund.replay --graph shop.graphs:refund
     """
 
 
-@command("record")
-@click.argument("thread", type=THREAD)
-@click.argument("file", type=click.Path(dir_okay=False))
+@command("record", thread=THREAD, file=click.Path(dir_okay=False))
 def record(session: CliContext, thread: str, file: str) -> None:
     """Write a recorded thread to a file, to be replayed anywhere, such as in a test.
 
     The file has what the thread said, in the clear.
 
-    \b
     holdfast replay record chat tests/refund.replay
     """
     from holdfast import replay
@@ -47,9 +43,7 @@ def record(session: CliContext, thread: str, file: str) -> None:
     session.tell(f"Recorded {safe(thread)}: {size(count)}", {"thread": thread, "file": file, "bytes": count})
 
 
-@command("export")
-@click.argument("thread", type=THREAD)
-@click.argument("folder", type=click.Path(file_okay=False))
+@command("export", thread=THREAD, folder=click.Path(file_okay=False))
 @click.option("--graph", metavar="MODULE:NAME", required=True, help="The graph to replay with.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the code; may be repeated.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that a replay may take.")
@@ -59,7 +53,6 @@ def export(session: CliContext, thread: str, folder: str, graph: str, env: tuple
     Credentials and personal data are replaced in the recording. It is replayed once, and nothing is written if it
     differs. A test that is there already is kept.
 
-    \b
     holdfast replay export chat tests/ --graph shop.graphs:refund
     """
     from holdfast import replay
@@ -99,7 +92,6 @@ def run(
     No model and no tool is called: what they returned is in the recording. The code runs in a process of its own,
     without network, credentials and access to the store. Ends with exit code 6 at the first divergence.
 
-    \b
     holdfast replay run chat --graph shop.agent:graph
     holdfast replay run tests/refund.replay --graph shop.agent:graph
     holdfast replay run chat --graph shop.agent:graph --change '2:tools#0="no such order"'
@@ -162,7 +154,6 @@ def hooks(
     They run on a fork of the state at that moment, in a process of its own, as with `replay run`. Ends with exit code 6
     if a call differs.
 
-    \b
     holdfast replay hooks shop.hooks:register --since 1d
     """
     from holdfast import replay
@@ -191,7 +182,6 @@ def hooks(
 def compare(session: CliContext, a: str, b: str) -> None:
     """Compare two recordings, and show where they differ first.
 
-    \b
     holdfast replay compare before.replay after.replay
     """
     from holdfast import replay

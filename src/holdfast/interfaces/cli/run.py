@@ -14,8 +14,7 @@ from holdfast.interfaces.cli.prune import SizeType
 from holdfast.interfaces.cli.scope_args import SPAN, as_option
 
 
-@command("run")
-@click.argument("script", type=click.Path(dir_okay=False))
+@command("run", script=click.Path(dir_okay=False))
 @click.argument("args", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--read-only", is_flag=True, help="Open the store for reading only.")
 @click.option("--timeout", type=SPAN, default="1m", show_default=True, metavar="SPAN", help="The longest duration.")
@@ -59,7 +58,6 @@ def run(
     prints is the output, and so is its result, as JSON unless it is text. It runs in a process of its own under limits,
     and cannot reach files or the network.
 
-    \b
     holdfast run count.lua
     holdfast run archive.js prefix=chat- days=30
     holdfast run report.js --as agent:writer --timeout 5m

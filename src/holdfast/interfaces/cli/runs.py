@@ -30,7 +30,6 @@ def runs(session: CliContext) -> None:
 
     A run is work on a thread, which `holdfast work` does: a graph or a workflow, by its name.
 
-    \b
     holdfast runs list --state failed
     holdfast runs follow RUN
     """
@@ -44,7 +43,6 @@ def runs(session: CliContext) -> None:
 def list_(session: CliContext, limit: int | None, **filters: str | None) -> None:
     """List the runs, the latest first.
 
-    \b
     holdfast runs list --state failed
     """
     found = session.open().runs.list(limit=limit or 100, **filters)
@@ -57,8 +55,7 @@ def list_(session: CliContext, limit: int | None, **filters: str | None) -> None
     )
 
 
-@command("show")
-@click.argument("run", type=RUN)
+@command("show", run=RUN)
 def show(session: CliContext, run: str) -> None:
     """Show a run and its steps."""
     store = session.open()
@@ -68,7 +65,6 @@ def show(session: CliContext, run: str) -> None:
 
 
 @command("submit")
-@click.argument("graph")
 @click.option("--thread", metavar="THREAD", help="The thread that it works on; a new one, if none is given.")
 @click.option("--input", "given", metavar="JSON", help="The input of the graph, or the arguments of a workflow.")
 @click.option("--key", metavar="TEXT", help="An idempotency key: the same one submits no second run.")
@@ -87,7 +83,6 @@ def submit(
 ) -> None:
     """Submit a run of a graph or a workflow.
 
-    \b
     holdfast runs submit support --thread chat-1 --input '{"messages": [{"role": "user", "content": "hi"}]}'
     """
     value = None if given is None else _parse(given, "--input")
@@ -96,8 +91,7 @@ def submit(
     session.report((found.id,), found, page=False)
 
 
-@command("follow")
-@click.argument("run", type=RUN)
+@command("follow", run=RUN)
 @click.option("--after", metavar="EVENT", default="", help="Continue after the event with this id.")
 def follow(session: CliContext, run: str, after: str) -> None:
     """Print the events of a run as they come, until it is over or waits for an answer."""
@@ -112,8 +106,7 @@ def follow(session: CliContext, run: str, after: str) -> None:
     session.exit_if(last in ("failed", "cancelled"), FINDINGS)
 
 
-@command("cancel")
-@click.argument("run", type=RUN)
+@command("cancel", run=RUN)
 @yes_option
 def cancel(session: CliContext, run: str) -> None:
     """Cancel a run. Whoever has it stores nothing more."""
@@ -122,20 +115,17 @@ def cancel(session: CliContext, run: str) -> None:
     session.tell(f"The run {run} is {(found := store.runs.cancel(run)).state}.", found)
 
 
-@command("retry")
-@click.argument("run", type=RUN)
+@command("retry", run=RUN)
 def retry(session: CliContext, run: str) -> None:
     """Do a run that failed or was cancelled again, from where it stopped."""
     session.tell(f"The run {run} is queued.", session.open(write=True).runs.retry(run))
 
 
-@command("answer")
-@click.argument("run", type=RUN)
+@command("answer", run=RUN)
 @click.argument("value", metavar="JSON")
 def answer(session: CliContext, run: str, value: str) -> None:
     """Answer the question at which a run waits.
 
-    \b
     holdfast runs answer 18e9475ab10b04b954e1d872 '"yes"'
     """
     found = session.open(write=True).runs.answer(run, _parse(value, "the answer"))
@@ -164,7 +154,6 @@ def work(
     before its next step; a second one stops at once. A graph is known by the name that it was compiled with, or by the
     one before a `=`.
 
-    \b
     holdfast work app.py:graph app.py:sell
     holdfast work support=shop.agents:graph --concurrency 16 --jobs
     """

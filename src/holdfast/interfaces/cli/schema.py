@@ -41,7 +41,6 @@ def schema(session: CliContext) -> None:
     [schemas]
     module = "app.schemas"
 
-    \b
     holdfast schema lock                              write the lock file, to be committed
     holdfast schema check                             fail on a breaking change that is not declared
     holdfast schema show chat                         fields of the newest version
@@ -94,12 +93,10 @@ def lock_(session: CliContext, module: str | None, lock: str | None) -> None:
 
 
 @command("show")
-@click.argument("reference", required=False)
 @_settings_options
 def show(session: CliContext, reference: str | None, module: str | None, lock: str | None) -> None:
     """List the schemas, or show the fields of one.
 
-    \b
     holdfast schema show            list
     holdfast schema show chat       the newest version
     holdfast schema show chat@1.0.0
@@ -122,13 +119,10 @@ def show(session: CliContext, reference: str | None, module: str | None, lock: s
 
 
 @command("diff")
-@click.argument("older")
-@click.argument("newer", required=False)
 @_settings_options
 def diff(session: CliContext, older: str, newer: str | None, module: str | None, lock: str | None) -> None:
     """Compare two versions, field by field. Without a second one, the newest of the code is taken.
 
-    \b
     holdfast schema diff chat@1.0.0 chat@2.0.0
     holdfast schema diff chat@1.0.0
     """

@@ -36,7 +36,6 @@ _Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 def session(session: CliContext) -> None:
     """Start, list, show, end and resume sessions: state that lasts as long as a conversation, a visit or a run.
 
-    \b
     holdfast session start chat-1 --user alice --idle 30m --on-end archive
     holdfast session list --user alice --status active
     holdfast session end chat-1
@@ -44,7 +43,6 @@ def session(session: CliContext) -> None:
 
 
 @command("start")
-@click.argument("id", required=False)
 @click.option("--user", metavar="NAME", help="The user: the scope of the session is in the user's.")
 @click.option("--agent", metavar="NAME", help="The agent of the session.")
 @click.option(
@@ -73,7 +71,6 @@ def start(
 ) -> None:
     """Start a session, and print its id, which is random unless it is given.
 
-    \b
     holdfast session start
     holdfast session start chat-1 --user alice --meta channel=web --idle 30m
     """
@@ -97,7 +94,6 @@ def start(
 def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | None, **filters: Any) -> None:
     """List the sessions, by id.
 
-    \b
     holdfast session list --user alice
     holdfast session list --status expired --json
     """
@@ -114,14 +110,12 @@ def _format(metadata: Mapping[str, Any]) -> str:
     return encode(dict(metadata)) if metadata else ""
 
 
-@command("show")
-@click.argument("id", type=SESSION)
+@command("show", id=SESSION)
 @click.option("--full", is_flag=True, help="Do not shorten long values.")
 @as_option
 def show(session: CliContext, id: str, full: bool) -> None:
     """Show a session and its state; if it is archived, the state at its end.
 
-    \b
     holdfast session show chat-1
     """
     from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
@@ -135,14 +129,12 @@ def show(session: CliContext, id: str, full: bool) -> None:
     session.report(chain(header, channels), found, {"state": state})
 
 
-@command("end")
-@click.argument("id", type=SESSION)
+@command("end", id=SESSION)
 @click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
 @as_option
 def end(session: CliContext, id: str, reason: str) -> None:
     """End a session: its state is deleted, archived or kept, as its start said.
 
-    \b
     holdfast session end chat-1 -m 'user left'
     """
     done = session.open_as(write=True).sessions.end(id, reason)
@@ -150,40 +142,34 @@ def end(session: CliContext, id: str, reason: str) -> None:
     session.tell(f"Ended {id}; its state is {result}.", done)
 
 
-@command("resume")
-@click.argument("id", type=SESSION)
+@command("resume", id=SESSION)
 @as_option
 def resume(session: CliContext, id: str) -> None:
     """Resume a session, also one that has ended, if its state was archived or kept.
 
-    \b
     holdfast session resume chat-1
     """
     done = session.open_as(write=True).sessions.resume(id)
     session.tell(f"{id} is active.", done)
 
 
-@command("touch")
-@click.argument("id", type=SESSION)
+@command("touch", id=SESSION)
 @as_option
 def touch(session: CliContext, id: str) -> None:
     """Renew a session, so that it does not expire for being idle.
 
-    \b
     holdfast session touch chat-1
     """
     session.open_as(write=True).sessions.touch(id)
     session.tell(f"Renewed {id}.", {"id": id, "touched": True})
 
 
-@command("update")
-@click.argument("id", type=SESSION)
+@command("update", id=SESSION)
 @click.argument("metadata", nargs=-1, required=True, metavar="KEY=VALUE...")
 @as_option
 def update(session: CliContext, id: str, metadata: tuple[str, ...]) -> None:
     """Add to the metadata of a session, or change it.
 
-    \b
     holdfast session update chat-1 rating=5 channel=mail
     """
     done = session.open_as(write=True).sessions.update(id, pairs(metadata, "metadata"))
@@ -198,7 +184,6 @@ def collect(session: CliContext, limit: int) -> None:
 
     A job of the kind `expire` does this automatically: holdfast jobs add sweep expire --every 1h
 
-    \b
     holdfast session collect
     """
     if session.dry_run:
@@ -210,15 +195,13 @@ def collect(session: CliContext, limit: int) -> None:
     session.tell(f"{text}.", done)
 
 
-@command("delete")
-@click.argument("id", type=SESSION)
+@command("delete", id=SESSION)
 @dry_run_option
 @yes_option
 @as_option
 def delete(session: CliContext, id: str) -> None:
     """Delete a session permanently: its state with its history, its archive and its record.
 
-    \b
     holdfast session delete chat-1 --yes
     """
     store = session.open_as(write=not session.dry_run)

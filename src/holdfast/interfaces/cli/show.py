@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-@command("show")
-@click.argument("thread", type=THREAD)
+@command("show", thread=THREAD)
 @click.argument("revision", type=REVISION, default="HEAD")
 @click.option("--channel", "channels", multiple=True, metavar="NAME", help="Show only this channel; may be repeated.")
 @click.option("--path", metavar="PATH", help="Show the value at a path, such as messages[-1].content.")
@@ -42,7 +41,6 @@ def show(
 
     REVISION is a branch, a tag, the start of an id, HEAD~2, '#12', @{yesterday}; by default HEAD, the latest.
 
-    \b
     holdfast show chat HEAD~1
     holdfast show chat --path 'messages[-1].content'
     """

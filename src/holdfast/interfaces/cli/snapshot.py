@@ -24,16 +24,13 @@ def snapshot(session: CliContext) -> None:
 
     A file is a path that ends in .hfsnap, or a URL: s3://bucket/agent.hfsnap, gs://…, az://…
 
-    \b
     holdfast snapshot create greeter-1 greeter.hfsnap -m 'before the move'
     holdfast snapshot verify greeter.hfsnap
     holdfast snapshot restore greeter.hfsnap --store sqlite:///other.db
     """
 
 
-@command("create")
-@click.argument("agent", type=AGENT)
-@click.argument("file")
+@command("create", agent=AGENT)
 @click.option("--version", type=click.IntRange(1), metavar="N", help="This version of the agent; by default the last.")
 @click.option("-m", "--description", default="", metavar="TEXT", help="A description.")
 @click.option(
@@ -54,7 +51,6 @@ def snapshot(session: CliContext) -> None:
 def create(session: CliContext, agent: str, file: str, version: int | None, **options: Any) -> None:
     """Save an agent of the store to a file.
 
-    \b
     holdfast snapshot create greeter-1 greeter.hfsnap -m 'before the move'
     holdfast snapshot create greeter-1 s3://backups/greeter.hfsnap --version 12
     """
@@ -66,7 +62,6 @@ def create(session: CliContext, agent: str, file: str, version: int | None, **op
 
 
 @command("restore")
-@click.argument("file")
 @click.option("--id", "id", metavar="ID", help="The id of the agent in the store; by default that in the file.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
@@ -75,7 +70,6 @@ def restore(session: CliContext, file: str, id: str | None, create: bool) -> Non
 
     LangChain agents and chains are restored by programs, which have their tools and secrets: snapshots.restore().
 
-    \b
     holdfast snapshot restore greeter.hfsnap
     holdfast snapshot restore greeter.hfsnap --id greeter-2 --store sqlite:///other.db --create
     """
@@ -95,11 +89,9 @@ def restore(session: CliContext, file: str, id: str | None, create: bool) -> Non
 
 
 @command("show")
-@click.argument("file")
 def show(session: CliContext, file: str) -> None:
     """Show the header of a snapshot. Its content is not read; `zcat` shows it.
 
-    \b
     holdfast snapshot show greeter.hfsnap
     """
     from holdfast import snapshots
@@ -119,7 +111,6 @@ def show(session: CliContext, file: str) -> None:
 def verify(session: CliContext, files: tuple[str, ...]) -> None:
     """Verify every byte of snapshots.
 
-    \b
     holdfast snapshot verify *.hfsnap
     """
     from holdfast import snapshots
@@ -152,7 +143,6 @@ def verify(session: CliContext, files: tuple[str, ...]) -> None:
 def list_(session: CliContext, location: str, after: str, limit: int | None) -> None:
     """List the snapshots in a directory, or under a prefix in a bucket.
 
-    \b
     holdfast snapshot list backups/
     holdfast snapshot list s3://backups/agents --json
     """
@@ -177,7 +167,6 @@ def list_(session: CliContext, location: str, after: str, limit: int | None) -> 
 def delete(session: CliContext, files: tuple[str, ...], force: bool) -> None:
     """Delete snapshots. Other files are refused.
 
-    \b
     holdfast snapshot delete old.hfsnap --dry-run
     holdfast snapshot delete old.hfsnap older.hfsnap --yes
     """

@@ -41,7 +41,6 @@ def state(session: CliContext) -> None:
     A SCOPE consists of parts: agent:researcher, workflow:w1/step:fetch, user:alice, or global. In a name, a slash is
     %2F and a percent sign %25.
 
-    \b
     holdfast state set agent:researcher plan '{"goal": "tides"}'
     holdfast state get agent:researcher plan
     holdfast state list agent:researcher --values
@@ -52,9 +51,7 @@ def state(session: CliContext) -> None:
 # One key --------------------------------------------------------------------------------------------------------
 
 
-@command("get")
-@click.argument("scope", type=SCOPE)
-@click.argument("key", type=KEY)
+@command("get", scope=SCOPE, key=KEY)
 @click.option("--at", "when", metavar="WHEN", help="An older value: a version (12), or a time (2h, yesterday, …).")
 @as_option
 def get(session: CliContext, scope: str, key: str, when: str | None) -> None:
@@ -63,7 +60,6 @@ def get(session: CliContext, scope: str, key: str, when: str | None) -> None:
     In a pipe, text and bytes are written as they are, without a newline, and everything else as JSON, which
     `holdfast state set` reads.
 
-    \b
     holdfast state get agent:researcher plan
     holdfast state get agent:researcher plan --at yesterday
     holdfast state get agent:a report > report.md
@@ -107,10 +103,7 @@ def _write(session: CliContext, value: Any) -> None:
         session.out.line(encode(default_codec.to_json(value)))
 
 
-@command("set")
-@click.argument("scope", type=SCOPE)
-@click.argument("key", type=KEY)
-@click.argument("value")
+@command("set", scope=SCOPE, key=KEY)
 @click.option("--text", is_flag=True, help="The value is text, not JSON.")
 @click.option("--bytes", "raw", is_flag=True, help="The value is bytes, not JSON.")
 @click.option("--ttl", type=SPAN, metavar="SPAN", help="When it expires: 90s, 2h, 3d.")
@@ -130,7 +123,6 @@ def set_(
 ) -> None:
     """Set a key to a value: JSON, or with --text text. - is standard input.
 
-    \b
     holdfast state set agent:researcher plan '{"goal": "tides", "done": 0}'
     holdfast state set agent:researcher mood curious --text --ttl 2h
     holdfast state set agent:researcher report - --text < report.md
@@ -143,9 +135,7 @@ def set_(
     session.tell(f"{key} is at version {version}.", {"scope": scope, "key": key, "version": version})
 
 
-@command("patch")
-@click.argument("scope", type=SCOPE)
-@click.argument("key", type=KEY)
+@command("patch", scope=SCOPE, key=KEY)
 @click.argument("changes", nargs=-1, metavar="[PATH=VALUE]...")
 @click.option("--remove", multiple=True, metavar="PATH", help="Remove this path; may be repeated.")
 @click.option("--text", is_flag=True, help="The values are text, not JSON.")
@@ -165,7 +155,6 @@ def patch(
     PATH is a key of it, or a path such as plan.goal; VALUE is JSON, or with --text text. A missing key starts as an
     empty dict.
 
-    \b
     holdfast state patch agent:researcher plan done=3 owner.name='"Ada"'
     holdfast state patch agent:researcher plan --remove draft
     """
@@ -189,8 +178,7 @@ def _parse(text: str) -> tuple[str, ...]:
     return path
 
 
-@command("delete")
-@click.argument("scope", type=SCOPE)
+@command("delete", scope=SCOPE)
 @click.argument("keys", nargs=-1, type=KEY, metavar="[KEY]...")
 @click.option("--all", "everything", is_flag=True, help="All keys of the scope; asks first.")
 @click.option("--expected", type=click.IntRange(1), metavar="N", help="Only if the key has this version.")
@@ -202,7 +190,6 @@ def delete(session: CliContext, scope: str, keys: tuple[str, ...], everything: b
 
     Their history is kept, and `holdfast state rollback` restores them.
 
-    \b
     holdfast state delete agent:researcher plan mood
     holdfast state delete agent:researcher --all --dry-run
     """
@@ -236,15 +223,12 @@ def delete(session: CliContext, scope: str, keys: tuple[str, ...], everything: b
     session.tell(f"{'Would delete' if session.dry_run else 'Deleted'} {plural(count, 'key')} of {scope}.", record)
 
 
-@command("expire")
-@click.argument("scope", type=SCOPE)
-@click.argument("key", type=KEY)
+@command("expire", scope=SCOPE, key=KEY)
 @click.argument("ttl", metavar="SPAN|never")
 @as_option
 def expire(session: CliContext, scope: str, key: str, ttl: str) -> None:
     """Set when a key expires, or that it never does.
 
-    \b
     holdfast state expire agent:researcher draft 2h
     holdfast state expire agent:researcher draft never
     """
@@ -257,15 +241,12 @@ def expire(session: CliContext, scope: str, key: str, ttl: str) -> None:
 # Scopes ---------------------------------------------------------------------------------------------------------
 
 
-@command("copy")
-@click.argument("scope", type=SCOPE)
-@click.argument("other", type=SCOPE)
+@command("copy", scope=SCOPE, other=SCOPE)
 @click.option("--overwrite", is_flag=True, help="Overwrite existing keys.")
 @as_option
 def copy(session: CliContext, scope: str, other: str, overwrite: bool) -> None:
     """Copy all keys of a scope to another, or none if that has one of them, unless --overwrite is given.
 
-    \b
     holdfast state copy agent:researcher agent:writer
     """
     store = session.open_as(write=True)
@@ -273,15 +254,12 @@ def copy(session: CliContext, scope: str, other: str, overwrite: bool) -> None:
     session.tell(f"Copied {plural(count, 'key')} to {other}.", {"scope": scope, "other": other, "copied": count})
 
 
-@command("move")
-@click.argument("scope", type=SCOPE)
-@click.argument("other", type=SCOPE)
+@command("move", scope=SCOPE, other=SCOPE)
 @click.option("--overwrite", is_flag=True, help="Overwrite existing keys.")
 @as_option
 def move(session: CliContext, scope: str, other: str, overwrite: bool) -> None:
     """Move all keys of a scope to another, or none if that has one of them, unless --overwrite is given.
 
-    \b
     holdfast state move agent:draft agent:researcher
     """
     store = session.open_as(write=True)
@@ -289,8 +267,7 @@ def move(session: CliContext, scope: str, other: str, overwrite: bool) -> None:
     session.tell(f"Moved {plural(count, 'key')} to {other}.", {"scope": scope, "other": other, "moved": count})
 
 
-@command("list")
-@click.argument("scope", type=SCOPE, required=False)
+@command("list", scope=SCOPE)
 @click.option("--prefix", default="", metavar="TEXT", help="Only those that start with this.")
 @click.option("--pattern", default="", metavar="PATTERN", help="Only those that match: plan/*, agent:*, **.")
 @click.option("--values", is_flag=True, help="Also show values, versions and expiry.")
@@ -302,7 +279,6 @@ def list_(
 ) -> None:
     """List the scopes, or the keys of one.
 
-    \b
     holdfast state list                        the scopes
     holdfast state list --prefix user:alice/   those in Alice's
     holdfast state list agent:researcher --pattern 'plan/*' --values
@@ -331,9 +307,7 @@ def list_(
 _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
 
 
-@command("history")
-@click.argument("scope", type=SCOPE)
-@click.argument("key", type=KEY, required=False)
+@command("history", scope=SCOPE, key=KEY)
 @click.option("--values", is_flag=True, help="Also show the new values.")
 @click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Continue with those before this version.")
 @limit_option(100)
@@ -341,7 +315,6 @@ _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
 def history(session: CliContext, scope: str, key: str | None, values: bool, before: int | None, limit: int) -> None:
     """Show the changes of a scope or of a key, the latest first.
 
-    \b
     holdfast state history agent:researcher plan --values
     holdfast state history agent:researcher -n 20 --json
     """
@@ -357,8 +330,7 @@ def history(session: CliContext, scope: str, key: str | None, values: bool, befo
     session.list(entries, none=none, first=("version", "time"), **said)
 
 
-@command("diff")
-@click.argument("scope", type=SCOPE)
+@command("diff", scope=SCOPE)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
 @click.option("--stat", is_flag=True, help="Show the summary only.")
@@ -370,7 +342,6 @@ def diff(session: CliContext, scope: str, a: str, b: str | None, stat: bool, wor
 
     A and B are versions, such as 12, or times, such as 2h, yesterday or 2026-11-01; the default of B is now.
 
-    \b
     holdfast state diff agent:researcher 3 7
     holdfast state diff agent:researcher yesterday --stat
     """
@@ -386,9 +357,7 @@ def diff(session: CliContext, scope: str, a: str, b: str | None, stat: bool, wor
     session.exit_if(exit_code and changes, FINDINGS)
 
 
-@command("rollback")
-@click.argument("scope", type=SCOPE)
-@click.argument("at")
+@command("rollback", scope=SCOPE)
 @click.option("--key", type=KEY, metavar="KEY", help="Only this key.")
 @dry_run_option
 @yes_option
@@ -399,7 +368,6 @@ def rollback(session: CliContext, scope: str, at: str, key: str | None) -> None:
     AT is a version, such as 12, or a time, such as 2h or yesterday. It is a new step: the history is kept, and the
     rollback can be rolled back, too.
 
-    \b
     holdfast state rollback agent:researcher 12 --dry-run
     holdfast state rollback agent:researcher 2h --key plan --yes
     """
@@ -435,8 +403,7 @@ def _plan(state: State, at: int | str, key: str | None) -> dict[str, str]:
     }
 
 
-@command("watch")
-@click.argument("scope", type=SCOPE)
+@command("watch", scope=SCOPE)
 @click.option("--pattern", default="**", metavar="PATTERN", help="Only keys that match: plan/*.")
 @click.option("--nested", is_flag=True, help="Also the scopes in it, existing and new.")
 @click.option("--cursor", metavar="CURSOR", help="Continue another watch; '' is the start of the history.")
@@ -447,7 +414,6 @@ def watch(session: CliContext, scope: str, pattern: str, nested: bool, cursor: s
 
     With --json every line has a cursor: give the last one with --cursor to continue without a gap.
 
-    \b
     holdfast state watch agent:researcher
     holdfast state watch user:alice --nested --json
     """

@@ -56,7 +56,6 @@ def threads(
 
     PATTERN is the start of a name, or a pattern in which * stands for any text.
 
-    \b
     holdfast threads 'support-*' --sort size -n 10
     holdfast threads --where 'steps>100 updated>7d'
     holdfast threads --where 'meta.user=alice' --sort updated -n 20
@@ -127,7 +126,6 @@ def status(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> Non
     With --all, all threads are read, which takes a while if they are many: their steps, branches and sizes, the largest
     one, and when the first was created and the last updated. With --kind, those of other kinds.
 
-    \b
     holdfast status --json | jq .bytes
     holdfast status --all
     holdfast status --all --kind scope --kind session

@@ -24,7 +24,6 @@ _PAGE = 500
 
 
 @command("timeline", cls=GrepCommand)
-@click.argument("query", nargs=-1)
 @click.option("--thread", type=THREAD, metavar="THREAD", help="Only about this thread.")
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope, and in those inside.")
 @click.option("--errors", is_flag=True, help="Only what failed or was refused.")
@@ -64,7 +63,6 @@ def timeline(
 
     With --json every event has its details. The exit code is 3 if nothing matches.
 
-    \b
     holdfast timeline 'kind:hook outcome:error' --since 1d
     holdfast timeline --thread chat-1 --of plan.goal
     holdfast timeline correlation:req-1 --html request.html

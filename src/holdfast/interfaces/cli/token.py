@@ -21,15 +21,13 @@ def token(session: CliContext) -> None:
     A token acts for an identity, with the rights that it has at the time, or for the store's owner. Only a digest of it
     is stored.
 
-    \b
     holdfast token issue user:alice --until 30d --name laptop
     holdfast token list
     holdfast token revoke ID
     """
 
 
-@command("issue")
-@click.argument("identity", type=SCOPE, required=False)
+@command("issue", identity=SCOPE)
 @click.option("--owner", is_flag=True, help="For the store's owner, who may do everything.")
 @click.option("--until", "end", metavar="WHEN", default="30d", show_default=True, help="When it expires, or never.")
 @click.option("--read-only", is_flag=True, help="It changes nothing.")
@@ -37,7 +35,6 @@ def token(session: CliContext) -> None:
 def issue(session: CliContext, identity: str | None, owner: bool, end: str, read_only: bool, name: str) -> None:
     """Issue a token for an identity, or for the store's owner. Prints it once.
 
-    \b
     holdfast token issue user:alice --until 8h
     holdfast token issue --owner --read-only --name dashboard
     """
@@ -55,7 +52,6 @@ def issue(session: CliContext, identity: str | None, owner: bool, end: str, read
 def list_(session: CliContext, dead: bool) -> None:
     """List the tokens, the oldest first.
 
-    \b
     holdfast token list --dead
     """
     session.list(
@@ -75,7 +71,6 @@ def _end(token: Token) -> str:
 def revoke(session: CliContext, id: str) -> None:
     """Revoke a token. It takes effect at once.
 
-    \b
     holdfast token revoke 97a126752e429f35
     """
     revoked = session.open(write=True).access.revoke_token(id)

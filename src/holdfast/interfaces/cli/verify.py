@@ -36,8 +36,7 @@ _LISTED = 20
 """How many lost checkpoints of a thread are listed."""
 
 
-@command("verify")
-@click.argument("threads", nargs=-1, type=THREAD)
+@command("verify", threads=THREAD)
 @kinds_option("Verify only lines of this kind, all or those that are named; may be repeated.")
 @click.option("--level", type=click.Choice(_LEVELS), default="hashes", show_default=True, help="How much to verify.")
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with the heads in this file.")
@@ -56,7 +55,6 @@ def verify(
 
     The exit code is 5 if something is damaged, 6 if there are only notices.
 
-    \b
     holdfast verify
     holdfast verify chat --level decode
     holdfast verify --kind access --kind audit
@@ -103,11 +101,9 @@ def verify(
 
 
 @command("heads")
-@click.argument("file")
 def heads(session: CliContext, file: str) -> None:
     """Export the heads of threads, to detect lost ends later.
 
-    \b
     holdfast heads heads.json && holdfast verify --heads heads.json
     """
     exported = session.open().maintenance.heads()
@@ -140,8 +136,7 @@ def _finding_lines(out: Output, finding: Finding) -> Iterator[str]:
         yield f"    {plural(finding.affected_count, 'checkpoint')} cannot be read{listed}"
 
 
-@command("repair")
-@click.argument("threads", nargs=-1, type=THREAD)
+@command("repair", threads=THREAD)
 @click.option(
     "--from",
     "sources",
@@ -166,7 +161,6 @@ def repair(
 
     Damaged rows are moved to quarantine, and damaged files are renamed. The exit code is 5 if damage remains.
 
-    \b
     holdfast repair --dry-run
     holdfast repair --from sqlite:///copy.db
     """

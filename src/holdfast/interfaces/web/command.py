@@ -69,7 +69,6 @@ def ui(session: CliContext, location: str | None, write: bool, no_browser: bool,
     runs and calls of hooks can be replayed with the code that --graph and --hooks name: each in a process of its own,
     without network and access to the store.
 
-    \b
     holdfast ui agents.db
     holdfast ui agents.db --write --port 0
     holdfast ui agents.db --write --graph shop.agent:graph --hooks shop.hooks:register
@@ -89,7 +88,6 @@ def serve(session: CliContext, location: str | None, write: bool, no_start_token
     issue`. Reads of identities are recorded in the audit. For another address than this machine's, put a proxy with TLS
     before it.
 
-    \b
     holdfast serve agents.db
     holdfast serve agents.db --host 0.0.0.0 --allowed-host agents.internal --no-start-token
     """

@@ -20,7 +20,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operat
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError, VetoError
 from holdfast.state.keys import pack_value
@@ -244,7 +244,7 @@ class PipelineOperations(SharedOperations):
         def result(id: str, record: Any) -> PipelineResult:
             return PipelineResult(id, record["value"], record["correlation"])
 
-        return await self._page("result/", result, validation.require_count(limit, "limit"), cursor)
+        return await self._page("result/", result, limit=validation.require_count(limit, "limit"), cursor=cursor)
 
     @operation
     async def dead(self, *, limit: int = 100, cursor: str | None = None) -> Page[DeadItem]:
@@ -254,7 +254,7 @@ class PipelineOperations(SharedOperations):
             time = to_datetime(record["time"])
             return DeadItem(id, record["stage"], record["value"], record["error"], record["tries"], time)
 
-        return await self._page("dead/", item, validation.require_count(limit, "limit"), cursor)
+        return await self._page("dead/", item, limit=validation.require_count(limit, "limit"), cursor=cursor)
 
     @operation(changes=True)
     async def forget(self, ids: Iterable[str]) -> int:
@@ -370,17 +370,13 @@ class PipelineOperations(SharedOperations):
         assert found is not None  # noqa: S101 - it goes with what holds it
         return _record(found.value)
 
-    async def _page(self, prefix: str, build: Callable[[str, Any], R], limit: int, cursor: str | None) -> Page[R]:
+    @paged
+    async def _page(self, prefix: str, build: Callable[[str, Any], R], *, limit: int, cursor: str | None) -> Page[R]:
         await self._resource.handle.guard.allow("read", self.scope, ())
         last = "" if cursor is None else prefix + check_key(cursor, "cursor")
         found = await self._read(lambda view: view.items(prefix, after=last, limit=limit + 1))
         await self._resource.handle.guard.saw(self.scope, ())
-        return Page.cut(
-            [build(item.key[len(prefix) :], item.value) for item in found],
-            limit,
-            lambda each: each.id,
-            lambda cursor: self._page(prefix, build, limit, cursor),
-        )
+        return Page.cut([build(item.key[len(prefix) :], item.value) for item in found], limit, lambda each: each.id)
 
     async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: Duration) -> bool:
         """Hand an item on, or return it; False if it is another's by now."""
