@@ -104,10 +104,7 @@ class Claim:
 
     def covers(self, context: EngineContext, line: Line) -> bool:
         """Return whether a line, as one handle of a store has it, is in the store and tenant of the claim."""
-        if line.tenant != self.line.tenant:
-            return False
-        own, url = self._context, context.backend.url
-        return context is own or (url == own.backend.url and not url.startswith("memory:"))
+        return line.tenant == self.line.tenant and context.is_same_store(self._context)
 
     def _sign_of_life(self) -> Change:
         """The row says until when the claim is valid, so that nobody has to know for how long it was made."""
