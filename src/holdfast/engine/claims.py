@@ -64,9 +64,9 @@ class Claim:
         rows = await read_claims(self._context, [self.line])
         before = rows.get(self.line)
         if before is not None and before.is_held(self._context):
-            raise self._busy()
+            raise self.busy()
         if await self._context.backend.apply(self.put_over(None if before is None else before.row)) is not None:
-            raise self._busy()
+            raise self.busy()
 
     async def beat(self) -> None:
         """Give a sign of life. `ClaimLostError` if the claim is lost."""
@@ -111,7 +111,8 @@ class Claim:
         until = self._context.clock() + int(self.life * 1e9)
         return Put(JOURNAL, Row(_life_key(self.line), (until,)))
 
-    def _busy(self) -> ConflictError:
+    def busy(self) -> ConflictError:
+        """Return the error for who wants the thread while another has it."""
         return ConflictError(
             "another run of the thread is in progress",
             where=f"thread {self.line}",

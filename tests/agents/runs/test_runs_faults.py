@@ -1,5 +1,5 @@
-"""What goes wrong around runs: other work in the way, two who take over, steps and events out of order, a store that does
-not answer."""
+"""Faults around runs: other work in the way, two who take over, steps and events out of order, a store that does not
+answer."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
@@ -26,7 +25,7 @@ from holdfast.agents.runs.record import (
     parse_state,
 )
 from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_step, step_rows
-from holdfast.agents.runs.table import ON_BUSY, OnBusy, RunTable
+from holdfast.agents.runs.table import MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
@@ -36,9 +35,6 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, Time, parse_deadline, parse_seconds
-
-MAX_ATTEMPTS = 3
-"""How often a run is attempted that fails, unless it says otherwise."""
 
 _SHORTEST, _LONGEST = 0.02, 0.5
 """The pauses between two looks for events, in seconds."""
@@ -90,7 +86,7 @@ class RunOperations:
         if on_busy not in ON_BUSY:
             raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
         now = self._handle.now()
-        id = f"{now:016x}{os.urandom(4).hex()}"
+        id = new_id(now)
         line = self._handle.thread_line(f"run-{id}" if thread is None else thread)
         packed = NO_VALUE if input is None else self._handle.codec.pack(input)
         if packed and self._handle.engine.protection is not None:

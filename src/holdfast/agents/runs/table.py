@@ -64,6 +64,12 @@ MAX_WAITING = 1000
 MAX_DEATHS = 20
 """After how many workers that died a run is given up: it may be what kills them."""
 
+MAX_ATTEMPTS = 3
+"""How often a run is attempted that fails, unless it says otherwise."""
+
+_GIVEN = "given"
+"""No id of a checkpoint: the graph has got what it was to get."""
+
 _PAGE = 200
 
 _STEPS = 256
@@ -290,7 +296,7 @@ class RunTable:
             attempts=run.attempts + 1,
             deaths=deaths,
             started=run.started or now,
-            worker=f"{socket.gethostname()} {os.getpid()}",
+            worker=_this_process(),
             code=code,
             is_graph=is_graph,
             **await self._start(run, line, now, is_graph=is_graph),
@@ -301,6 +307,48 @@ class RunTable:
             return None
         self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
         return HeldRun(new, claim)
+
+    async def take(self, line: Line, graph: str, life: float, failed: str = "") -> HeldRun:
+        """Begin a run that a program does itself; or go on with the one whose turn it is, if that waits for an answer,
+        or its process died, or with one that `failed`. `ConflictError` if another process has the thread."""
+        attempts = Attempts("beginning a run", line, self.context.metrics)
+        while True:
+            await attempts.begin()
+            queue, claim, now = await self.queue(line), Claim(self.context, line, life), self.context.clock()
+            before = (await read_claims(self.context, [line])).get(line)
+            if before is not None and before.is_held(self.context):
+                raise claim.busy()
+            id = queue.ids[0] if queue.ids else failed
+            first = (await self.of_threads([(line.name, id)]))[0] if id else None
+            changes = claim.put_over(None if before is None else before.row)
+            worker, head = _this_process(), await self.head(line)
+            if first is not None and first.state in (WAITING, RUNNING, FAILED):
+                if first.graph != graph:
+                    raise ConflictError(
+                        f"a run of {first.graph!r} on the thread is not over",
+                        where=f"run {first.id} of thread {line}",
+                        hint="Wait for its end, or cancel it",
+                        code="under-way",
+                    )
+                # What the program gives to the graph is not known here: a worker that goes on gives it nothing.
+                fields: dict[str, Any] = {"worker": worker, "base": _GIVEN, "answer": NO_VALUE}
+                if first.state == FAILED:
+                    fields |= {"ended": 0, "error": "", "marks": (*first.marks, Mark("begun", now, head))}
+                new = first.changed(state=RUNNING, attempts=first.attempts + 1, **fields)
+                changes += [*first.changes_to(new, self.tenant, is_next=True, token=claim.token)]
+                changes += queue.replaced_by(queue.ids or [first.id])
+            else:
+                id, mark = new_id(now), Mark("begun", now, head)
+                new = StoredRun(id, line.name, graph, RUNNING, now, now, NO_VALUE, MAX_ATTEMPTS)
+                fields = {"attempts": 1, "worker": worker, "started": now, "base": head, "marks": (mark,)}
+                new = msgspec.structs.replace(new, is_graph=True, **fields)
+                changes += [Create(REFS, new.row(self.tenant)), Create(JOBS, new.list_row(self.tenant))]
+                changes += [Create(JOBS, new.place_row(self.tenant, claim.token))]
+                changes += queue.replaced_by([id, *queue.ids])
+                changes.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
+            if await self.context.apply(changes) is None:
+                self.context.metrics.count("runs_total", graph, "begun")
+                return HeldRun(new, claim)
 
     async def _start(self, run: StoredRun, line: Line, now: int, *, is_graph: bool) -> dict[str, Any]:
         """Return the fields of a run that say where it starts."""
@@ -321,8 +369,9 @@ class RunTable:
         last = run.marks[-1].place
         return last == run.base or any(each.kind in _OF_GRAPHS for each in await self.checkpoints(line, last))
 
-    async def finish(self, held: HeldRun, state: RunState, **fields: Any) -> StoredRun:
-        """Record what became of a run, and release its claim. `ClaimLostError` if that is lost."""
+    async def finish(self, held: HeldRun, state: RunState, *, removes: bool = False, **fields: Any) -> StoredRun:
+        """Record what became of a run, and release its claim. `ClaimLostError` if that is lost. Of one that nobody
+        submitted, the record is removed."""
 
         async def end() -> StoredRun:
             if state in ENDED:
@@ -334,10 +383,10 @@ class RunTable:
             return msgspec.structs.replace(new, marks=(*new.marks, mark))
 
         async def store() -> bool:
-            if await self._replace(held, new, [held.claim.condition()]):
+            if await self._replace(held, new, [held.claim.condition()], removes=removes):
                 return True
             (stored,) = await self.of_threads([(held.line.name, new.id)])
-            if stored == new:
+            if stored == new or (removes and stored is None):
                 return True  # the answer to an earlier attempt was lost
             await held.claim.require_valid()
             return False
@@ -350,11 +399,15 @@ class RunTable:
         self.context.metrics.count("runs_total", new.graph, "retried" if state == QUEUED else state)
         return new
 
-    async def _replace(self, held: HeldRun, new: StoredRun, conditions: Sequence[Change]) -> bool:
+    async def _replace(
+        self, held: HeldRun, new: StoredRun, conditions: Sequence[Change], *, removes: bool = False
+    ) -> bool:
         """Replace a run that is running by a later version, which is not. Returns False if others changed something."""
         queue = await self.queue(held.line)
         batch = [*conditions, *held.stored.changes_to(new, self.tenant, is_next=True), *held.claim.end()]
         batch += await self._leave(queue, held.line, new)
+        if removes:
+            batch += self._removal(new)
         if await self.context.backend.apply(batch) is not None:
             return False
         if len(queue.ids) > 1 or new.state == QUEUED:
@@ -417,12 +470,15 @@ class RunTable:
             return False
         if run.state not in ENDED:
             raise ConflictError(f"the run is {run.state}", where=f"run {id}", hint="Cancel it first", code="run-state")
+        return await self.context.backend.apply([run.unchanged(self.tenant), *self._removal(run)]) is None
+
+    def _removal(self, run: StoredRun) -> list[Change]:
         line = run.line(self.tenant)
-        batch: list[Change] = [run.unchanged(self.tenant), Delete(REFS, record_key(line, id))]
-        batch += [Delete(REFS, steps_prefix(line, id)), Delete(JOBS, run_place(self.tenant, BY_TIME, id))]
+        changes: list[Change] = [Delete(REFS, record_key(line, run.id)), Delete(REFS, steps_prefix(line, run.id))]
+        changes.append(Delete(JOBS, run_place(self.tenant, BY_TIME, run.id)))
         if run.key:
-            batch.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))
-        return await self.context.backend.apply(batch) is None
+            changes.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))
+        return changes
 
 
 async def until_answered(action: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -436,6 +492,15 @@ async def until_answered(action: Callable[[], Awaitable[T]], seconds: float) -> 
                 raise
         await Pause(pause)
         waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
+
+
+def new_id(now: int) -> str:
+    """Return the id of a new run: later ones are greater."""
+    return f"{now:016x}{os.urandom(4).hex()}"
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"
 
 
 def step_ordinal(row: Row) -> int:

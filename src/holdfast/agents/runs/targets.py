@@ -13,6 +13,7 @@ from holdfast.agents.runs.record import DONE, NO_VALUE, QUEUED, WAITING, RunStat
 from holdfast.agents.runs.steps import Workflow
 from holdfast.agents.runs.table import HandOver, HeldRun, RunTable
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.namespaces import split_name
 from holdfast.errors import InvalidError
 from holdfast.history.thread_status import read_status
 from holdfast.security.handle import HasHandle
@@ -71,7 +72,8 @@ class GraphTarget:
         return await arun(self._outcome(table, held))
 
     def _config(self, held: HeldRun) -> dict[str, Any]:
-        return {"configurable": {"thread_id": held.stored.thread}, "metadata": {"run": held.stored.id}}
+        thread, _ = split_name(held.stored.thread)
+        return {"configurable": {"thread_id": thread}, "metadata": {"run": held.stored.id}}
 
     async def _given(self, table: RunTable, held: HeldRun) -> Any:
         """Return the input or the answer; None if a checkpoint has it, or has gone past it."""
@@ -79,6 +81,12 @@ class GraphTarget:
         stored, codec = held.stored, table.handle.codec
         if ("" if head is None else head.id) != stored.base:
             return None
+        if head is None and not stored.input:
+            raise InvalidError(
+                "there is nothing to run: the run has no input, and its thread no checkpoint",
+                where=f"run {stored.id} of thread {held.line}",
+                code="run-empty",
+            )
         if stored.answer:
             return load("langgraph.types", "Command")(resume=codec.unpack(stored.answer))
         return codec.unpack(stored.input) if stored.input else None

@@ -59,7 +59,7 @@ CONCURRENCY = 4
 _FEWEST = 8
 """How many runs that are due a worker looks at, at least."""
 
-_NOT_RETRIED = ("step-order", "step-arguments", "step-failed")
+_NOT_RETRIED = ("step-order", "step-arguments", "step-failed", "run-empty")
 """Codes of errors that another attempt would find again."""
 
 _OBSERVED = 0.6
@@ -192,7 +192,8 @@ class _WorkerBase:
         others = [each for each in own if Line(self._table.tenant, each.thread) not in self._active]
         dead = [each for each in others if has_ended(process_of(each.token))]
         now = time.monotonic()
-        self._seen = {line: seen for line, seen in self._seen.items() if now - seen.looked < 2 * self._lease}
+        longest = 10 * (self._lease + self._look_every)  # they may come in many pages
+        self._seen = {line: seen for line, seen in self._seen.items() if now - seen.looked < longest}
         silent = [each for each in others if each not in dead and self._is_to_look(each, now)]
         claims = await self._table.claims(silent) if silent else {}
         for found in silent:
