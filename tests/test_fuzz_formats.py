@@ -28,6 +28,8 @@ from hypothesis import settings
 from msgspec.msgpack import encode
 
 import holdfast
+from holdfast.agents.runs.record import StoredRun, decode_place
+from holdfast.agents.runs.steps import StoredStep as StepOfRun
 from holdfast.agents.steps.records import RecordedStep, StoredStep
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.object_store import formats
@@ -61,6 +63,20 @@ def fuzz_durable_step(data: bytes) -> None:
     """The fields of a durable step."""
     with contextlib.suppress(HoldfastError):
         RecordedStep.of("step/key", [data, "", None])
+
+
+def fuzz_run(data: bytes) -> None:
+    """The record of a run, of a step of one, and of a row that leads to one: as they are, and in an envelope."""
+    for body in (data, wrap(data)):
+        for read in (StoredRun.of, StepOfRun.of, decode_place):
+            with contextlib.suppress(HoldfastError):
+                read(Row(KEY, (), body))
+
+
+def run_bodies() -> list[bytes]:
+    run = StoredRun("id", "t", "graph", "queued", 1, 0, b"input", 3)
+    step = StepOfRun("1 f", "f", b"digest", "done", 1, 1, b"result")
+    return [encode(each) for each in (run, step, ("t", "token"))]
 
 
 def fuzz_object(data: bytes) -> None:
@@ -231,6 +247,7 @@ TARGETS = {
     "ledger of erasures": Target(fuzz_ledger, lambda: [b"d" * 16 + bytes(8)]),
     "message of a replay": Target(fuzz_replay_message, lambda: [b"{}", bytes(7) + b"\x02" + bytes(7) + b"\x01{}x"]),
     "durable step": Target(fuzz_durable_step, lambda: [StoredStep("done", 1, "f", b"k", b"d", 1, "here").pack()]),
+    "run": Target(fuzz_run, run_bodies),
     "SQLite file": Target(fuzz_sqlite_file, sqlite_files),
 }
 

@@ -15,6 +15,7 @@ import holdfast
 from holdfast import Store
 from holdfast.errors import CorruptError, DeniedError
 from holdfast.maintenance.backup import reused_packs
+from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from tests.maintenance.kit import Clock, timed
 from tests.maintenance.test_backup import contents, files, remove_both
@@ -250,3 +251,33 @@ def test_a_repair_lists_what_neither_repository_nor_store_have(store: Store, rep
         new.backups(repository).restore()
         assert new.thread("chat").get().state == {"n": 1}
     assert not backups.repair().is_changed
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_backup_after_a_repair_has_what_a_pack_lost_in_part(
+    killed: bool, store: Store, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repair moves the intact part of the pack and deletes it; it may be killed before it makes a backup."""
+    backups = store.backups(repository)
+    for number in range(20):
+        store.thread(f"chat {number}").put({"text": os.urandom(500).hex()})
+    backups.create()
+    first = max(packs(repository), key=lambda path: path.stat().st_size)
+    flip(first, 60)  # an index, without which nothing can be taken from the store
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(BackupCreator, "create", kill)
+            with pytest.raises(KeyboardInterrupt):
+                backups.repair()
+        assert backups.create()
+    else:
+        assert backups.repair().lost
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        for number in range(20):
+            assert new.thread(f"chat {number}").get().state == store.thread(f"chat {number}").get().state
+
+
+async def kill(*_: object) -> None:
+    """End a repair when it begins its backup."""
+    raise KeyboardInterrupt

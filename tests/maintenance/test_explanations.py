@@ -52,7 +52,7 @@ def codes_given(names: Collection[str], *packages: str) -> set[str]:
 
 def test_every_class_of_errors_has_a_code_of_its_own_that_is_explained() -> None:
     own = [each for each in CLASSES if each.__module__ == "holdfast.errors"]
-    assert len(own) == len({each.code for each in own}) == 27
+    assert len(own) == len({each.code for each in own}) == 28
     for each in CLASSES:
         assert KEBAB.fullmatch(each.code)
         assert explain(each.code).kind == "error"

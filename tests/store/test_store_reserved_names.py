@@ -375,6 +375,8 @@ def test_pruning_is_of_threads_unless_other_kinds_are_named() -> None:
         assert pruned(store, "agent:a", kinds="scope", dry_run=True) == {"␞agent:a": 3}
         assert pruned(store, prefix="agent:", kinds=["scope", "session"]) == {"␞agent:a": 3}
         assert pruned(store, prefix="agent:", kinds="thread") == {}
+        assert pruned(store, kinds="all") == {}, "all have one step, and rights are not pruned"
+        fill(store)
         assert set(pruned(store, kinds="all")) == {"chat", "␞agent:a", "␞session:s1"}, "not the rights"
         with pytest.raises(InvalidError, match="are not pruned"):
             pruned(store, "access", kinds="access")

@@ -193,6 +193,8 @@ jobs work --once
 jobs log nightly
 jobs kinds
 jobs remove nightly --yes
+runs submit support --thread t1
+runs list
 copy copy.db t1
 export t1.gz t1
 import t1.gz --dry-run
@@ -239,6 +241,8 @@ NO_RECORDS |= {f"replay {each}" for each in ("record", "run", "hooks", "compare"
 """They need a recorded run: test_replay_command.py runs them."""
 NO_RECORDS |= {f"hooks {each}" for each in ("undelivered", "retry", "discard")}
 """They need a call that was not delivered: test_timeline.py runs them."""
+NO_RECORDS |= {"work", *(f"runs {each}" for each in ("show", "follow", "cancel", "retry", "answer"))}
+"""They need a run and a worker: test_runs.py runs them."""
 NO_RECORDS |= {"backup add-key", "backup keys"}
 """They need an encrypted repository: test_backup_keys.py runs them."""
 

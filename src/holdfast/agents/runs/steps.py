@@ -84,6 +84,14 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     is_repeated: bool = False
     """Whether it was resolved: it is to be run again."""
 
+    @classmethod
+    def of(cls, row: Row) -> StoredStep:
+        """Return the step in a row. `CorruptError` if there is none."""
+        try:
+            return msgspec.convert(msgpack.parse(unwrap(row.body).content), cls)
+        except msgspec.MsgspecError as error:
+            raise CorruptError(f"a step of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
+
 
 class RunStep(msgspec.Struct, frozen=True):
     """A step of a run: `running`, `done` or `failed`. If its worker died while it ran, what it did is unknown."""
@@ -243,10 +251,7 @@ def step_row(line: Line, id: str, step: StoredStep, now: int) -> Row:
 async def step_rows(table: RunTable, line: Line, id: str) -> list[tuple[StoredStep, Row]]:
     """Return the steps of a run, in the order in which they were begun."""
     (rows,) = await table.context.backend.read([Scan(REFS, steps_prefix(line, id))])
-    try:
-        found = [(msgspec.convert(msgpack.parse(unwrap(row.body).content), StoredStep), row) for row in rows]
-    except msgspec.MsgspecError as error:
-        raise CorruptError(f"a step of a run cannot be decoded: {error}", where=f"run {id}") from error
+    found = [(StoredStep.of(row), row) for row in rows]
     return sorted(found, key=lambda each: (each[0].started, each[0].key))
 
 

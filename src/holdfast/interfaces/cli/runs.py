@@ -29,6 +29,10 @@ def runs(session: CliContext) -> None:
     """List, follow, submit, cancel, retry or answer runs.
 
     A run is work on a thread, which `holdfast work` does: a graph or a workflow, by its name.
+
+    \b
+    holdfast runs list --state failed
+    holdfast runs follow RUN
     """
 
 

@@ -61,14 +61,19 @@ class ReusedPacks:
                 if not await self._is_intact(pack):
                     doubtful.add(pack)
             checked[group] = now
-        if doubtful or places.is_damaged:
+        self.is_outdated = bool(doubtful) or places.is_damaged
+        if self.is_outdated or await self._has_losses(base):
             await self._find_lost(base, places, doubtful)
         return tuple(checked.get(group, 0) for group in range(GROUPS))
+
+    async def _has_losses(self, base: Manifest) -> bool:
+        """Return whether a part of a pack was lost whose other parts a repair has moved, so that it counts as moved."""
+        packs = {pack for layer in base.layers for pack, _ in layer.packs}
+        return any(pack in packs for loss in await self._repository.losses() for pack, *_ in loss.slices)
 
     async def _find_lost(self, base: Manifest, places: PackMap, doubtful: set[bytes]) -> None:
         """Find out which lines need what cannot be read."""
         lost: dict[Slice, bool] = {}
-        self.is_outdated = True
 
         async def is_lost(part: Slice) -> bool:
             place = places.locate(part)._replace(start=0, size=0)
@@ -83,6 +88,7 @@ class ReusedPacks:
             for part in entry.parts:
                 if await is_lost(part):
                     self.lost_lines.add(entry.line)
+                    self.is_outdated = True
 
     async def _is_intact(self, pack: bytes) -> bool:
         name = pack_name(pack)

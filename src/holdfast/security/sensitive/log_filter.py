@@ -11,7 +11,7 @@ from holdfast.engine.protection import Protection
 
 LOGGERS: Final = (
     "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "leases", "metrics", "mongodb", "redaction",
-    "schemas", "scripts", "search", "steps", "tiered", "timers", "web",
+    "runs", "schemas", "scripts", "search", "steps", "tiered", "timers", "web",
 )  # fmt: skip
 """Holdfast's own loggers, below `holdfast`."""
 
