@@ -295,6 +295,7 @@ FINER_CODES = {
     "prefix-refused": UnsupportedError,
     "under-way": ConflictError,
     "lease-lost": ConflictError,
+    "run-empty": InvalidError,
     "run-key": ConflictError,
     "run-state": ConflictError,
     "step-arguments": ConflictError,

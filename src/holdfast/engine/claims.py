@@ -64,9 +64,9 @@ class Claim:
         rows = await read_claims(self._context, [self.line])
         before = rows.get(self.line)
         if before is not None and before.is_held(self._context):
-            raise self._busy()
+            raise self.busy()
         if await self._context.backend.apply(self.put_over(None if before is None else before.row)) is not None:
-            raise self._busy()
+            raise self.busy()
 
     async def beat(self) -> None:
         """Give a sign of life. `ClaimLostError` if the claim is lost."""
@@ -104,17 +104,15 @@ class Claim:
 
     def covers(self, context: EngineContext, line: Line) -> bool:
         """Return whether a line, as one handle of a store has it, is in the store and tenant of the claim."""
-        if line.tenant != self.line.tenant:
-            return False
-        own, url = self._context, context.backend.url
-        return context is own or (url == own.backend.url and not url.startswith("memory:"))
+        return line.tenant == self.line.tenant and context.is_same_store(self._context)
 
     def _sign_of_life(self) -> Change:
         """The row says until when the claim is valid, so that nobody has to know for how long it was made."""
         until = self._context.clock() + int(self.life * 1e9)
         return Put(JOURNAL, Row(_life_key(self.line), (until,)))
 
-    def _busy(self) -> ConflictError:
+    def busy(self) -> ConflictError:
+        """Return the error for who wants the thread while another has it."""
         return ConflictError(
             "another run of the thread is in progress",
             where=f"thread {self.line}",

@@ -71,6 +71,11 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         """The store for reading columns alone, which are not checked."""
         return UncheckedBackend(self.stored, self.rows) if self.rows.hides_columns else self.stored
 
+    def is_same_store(self, other: EngineContext) -> bool:
+        """Return whether another context is of the same store: the same one, or one of another handle with its URL."""
+        url = self.backend.url
+        return other is self or (url == other.backend.url and not url.startswith("memory:"))
+
     @property
     def max_bytes(self) -> int:
         """The largest number of bytes of a record."""

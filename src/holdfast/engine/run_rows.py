@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 
 from holdfast.backends.interface import Change, Delete, Row, Scan
 from holdfast.backends.tables import JOBS, REFS, Key
@@ -20,6 +21,16 @@ def run_place(tenant: str, kind: str, name: str) -> Key:
     return (tenant, "", f"\x01{kind}/{name}")
 
 
+def due_name(graph: str, due: int, id: str) -> str:
+    """Return the name of the row of a run that is due: workers read those of their own graphs, by their times."""
+    return f"{graph_digest(graph)}/{due:020d}/{id}"
+
+
+def graph_digest(graph: str) -> str:
+    """Return the digest of the name of a graph."""
+    return blake2b(graph.encode(), digest_size=8).hexdigest()
+
+
 def record_scan(line: Line) -> Scan:
     """Return the query for the runs of a thread."""
     return Scan(REFS, (*line, LEASE, RECORD), bodies=False)
@@ -30,7 +41,7 @@ def place_removals(rows: Iterable[Row]) -> list[Change]:
     changes: list[Change] = []
     for row in rows:
         tenant, id, (target, time) = str(row.key[0]), str(row.key[4]), row.columns
-        _, _, key = str(target).partition(" ")[2].partition(" ")
-        places = [(DUE, f"{int(time):020d}/{id}"), (BUSY, id), (BY_TIME, id), *([(BY_KEY, key)] if key else [])]
+        _, _, graph, key = str(target).split(" ")
+        places = [(DUE, f"{graph}/{int(time):020d}/{id}"), (BUSY, id), (BY_TIME, id), *([(BY_KEY, key)] if key else [])]
         changes += [Delete(JOBS, run_place(tenant, kind, name)) for kind, name in places]
     return changes

@@ -42,7 +42,7 @@ from holdfast.engine.types import Question, ThreadStatus, to_datetime
 _START, _TRIGGER, _JOIN, _SENDS = "__start__", "branch:to:", "join:", "__pregel_tasks"
 _ERROR, INTERRUPT, RESUME = "__error__", "__interrupt__", "__resume__"
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
-_NO_TASK = "00000000-0000-0000-0000-000000000000"
+NO_TASK = "00000000-0000-0000-0000-000000000000"
 """The task of an answer that was given to the graph as a whole."""
 
 _VERSION = "version of "
@@ -92,7 +92,7 @@ class _Marks(NamedTuple):
         """Return those among the writes that follow a step."""
         ended = {row.task for row in rows if row.place >= 0}
         answers = {row.task: row.packed for row in rows if row.channel == RESUME}
-        given = answers.pop(_NO_TASK, None)
+        given = answers.pop(NO_TASK, None)
         taken = [answer for packed in answers.values() for answer in _items(codec.unpack(packed))]
         left = [row for row in rows if row.task not in ended]
         return cls(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import builtins
 import math
-import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -24,22 +24,17 @@ from holdfast.agents.runs.record import (
     key_digest,
     parse_state,
 )
-from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, read_steps, resolve_step
-from holdfast.agents.runs.table import ON_BUSY, OnBusy, RunTable
+from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_step, step_rows
+from holdfast.agents.runs.table import MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
 from holdfast.engine import validation
-from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.pages import Page
-from holdfast.engine.row_format import StepRef, check_name
+from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
-from holdfast.history.log_walk import LogWalk
 from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, Time, parse_deadline, parse_seconds
-
-MAX_ATTEMPTS = 3
-"""How often a run is attempted that fails, unless it says otherwise."""
 
 _SHORTEST, _LONGEST = 0.02, 0.5
 """The pauses between two looks for events, in seconds."""
@@ -91,7 +86,7 @@ class RunOperations:
         if on_busy not in ON_BUSY:
             raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
         now = self._handle.now()
-        id = f"{now:016x}{os.urandom(4).hex()}"
+        id = new_id(now)
         line = self._handle.thread_line(f"run-{id}" if thread is None else thread)
         packed = NO_VALUE if input is None else self._handle.codec.pack(input)
         if packed and self._handle.engine.protection is not None:
@@ -109,7 +104,8 @@ class RunOperations:
             max(validation.require_count(attempts, "attempts"), 1),
             "" if idempotency_key is None else key_digest(idempotency_key),
         )
-        return self._describe(await self._table.submit(stored, idempotency_key, on_busy))
+        found = await self._table.submit(stored, idempotency_key, on_busy, has_thread=thread is not None)
+        return self._describe(found)
 
     @operation
     async def get(self, id: str) -> Run:
@@ -219,52 +215,61 @@ class RunOperations:
         return stored.describe(self._handle.codec)
 
     async def _events(self, id: str, after: str) -> tuple[builtins.list[RunEvent], bool]:
-        """Return the events after one, and whether they were the last."""
-        stored = await self._table.get(id)
-        done, _, version = after.rpartition(".") if after else ("", "", "0")
-        if not version.isdigit():
-            raise InvalidError("this is not the id of an event", where=repr(after)[:80])
-        line = stored.line(self._handle.tenant)
-        found: builtins.list[RunEvent] = []
-        steps = await read_steps(self._table, line, id)
-        if steps or stored.result:  # a workflow
-            names = [each for each in steps if steps[each].state != "running"]
-            new = names[int(done) :] if done.isdigit() else names
-            offset = len(names) - len(new)
-            found = [
-                RunEvent(f"{offset + n}.{version}", "step", to_datetime(steps[name].started), name, steps[name].state)
-                for n, name in enumerate(new, 1)
-            ]
-            done = str(len(names))
-        else:
-            for point in await self._checkpoints(stored, done):
-                done = point.id
-                found.append(RunEvent(f"{done}.{version}", "checkpoint", to_datetime(point.time), point.id, point.kind))
-        again = await self._table.get(id)
-        if again.version != stored.version:
-            return found, False  # it went on meanwhile: what it came to is for the next look
-        if (stored.state == WAITING or stored.state in ENDED) and stored.version > int(version):
-            moment = to_datetime(stored.ended or self._handle.now())
-            found.append(RunEvent(f"{done}.{stored.version}", stored.state, moment, "", stored.error))
-        return found, stored.state in ENDED
+        """Return the events after one, and whether they were the last.
 
-    async def _checkpoints(self, stored: StoredRun, after: str) -> builtins.list[StepRef]:
-        """Return the checkpoints of a run's thread since one, the first one first."""
-        engine, line = self._handle.engine, stored.line(self._handle.tenant)
-        start = after or stored.first
-        head = await engine.lines.latest_step(line)
-        if head is None or start is None:
+        The id of an event is the place that the run had come to, and how many of its marks came before.
+        """
+        place, _, count = after.rpartition(".") if after else ("", "", "0")
+        if not count.isdecimal():
+            raise InvalidError("this is not the id of an event", where=repr(after)[:80])
+        while True:
+            stored = await self._table.get(id)
+            if stored.is_graph:
+                points = await self._checkpoints(stored, place)
+            else:
+                points = await self._ended_steps(stored, _number(place))
+            if (await self._table.get(id)).version == stored.version:  # otherwise a mark among them is not known yet
+                return _in_order(stored, points, place, int(count)), stored.state in ENDED
+
+    async def _checkpoints(self, stored: StoredRun, after: str) -> builtins.list[RunEvent]:
+        first = next((mark.place for mark in stored.marks), None)
+        if first is None:
             return []
-        walk = LogWalk(engine, line, await engine.lines.branches(line), first_parents=True)
-        await walk.start([Position(head.branch, head.seq)])
-        found: builtins.list[StepRef] = []
-        while page := await walk.page(_STEPS):
-            for visited in page:
-                if visited.point.id == start or (start and visited.point.id <= start):
-                    return found[::-1]
-                if not stored.head or visited.point.id <= stored.head:  # later ones are of another run
-                    found.append(visited.point)
-        return found[::-1]
+        points = await self._table.checkpoints(stored.line(self._handle.tenant), after or first)
+        return [RunEvent(each.id, "checkpoint", to_datetime(each.time), each.id, each.kind) for each in points]
+
+    async def _ended_steps(self, stored: StoredRun, after: int) -> builtins.list[RunEvent]:
+        rows = await step_rows(self._table, stored.line(self._handle.tenant), stored.id)
+        ended = [each for each in rows if each[0].ordinal > after and each[0].state != "running"]
+        return [
+            RunEvent(str(step.ordinal), "step", to_datetime(int(row.columns[1])), step.key, step.state)
+            for step, row in sorted(ended, key=lambda each: each[0].ordinal)
+        ]
+
+
+def _number(place: str) -> int:
+    return int(place) if place.isdecimal() else 0
+
+
+def _in_order(stored: StoredRun, points: Sequence[RunEvent], place: str, passed: int) -> builtins.list[RunEvent]:
+    """Return the checkpoints or steps after a place, among the marks of a run after the first ones."""
+    position: Callable[[str], Any] = str if stored.is_graph else _number
+    found, left = builtins.list[RunEvent](), deque(points)
+
+    def take(until: str | None) -> Iterator[RunEvent]:
+        while left and (until is None or position(left[0].id) <= position(until)):
+            yield left.popleft()
+
+    for number, mark in enumerate(stored.marks[passed:], passed):
+        for each in take(mark.place):
+            if mark.state != "begun":  # those before are of other runs
+                place = each.id
+                found.append(msgspec.structs.replace(each, id=f"{place}.{number}"))
+        if mark.state != "begun":
+            found.append(RunEvent(f"{place}.{number + 1}", mark.state, to_datetime(mark.time), "", mark.error))
+    if stored.marks and stored.state not in ENDED and stored.marks[-1].state not in ENDED:
+        found += [msgspec.structs.replace(each, id=f"{each.id}.{len(stored.marks)}") for each in take(None)]
+    return found
 
 
 class RunStream:

@@ -21,7 +21,7 @@ from holdfast.backends.tables import JOBS, REFS, Key
 from holdfast.codec import Codec, msgpack
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.row_format import LEASE, Line
-from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, DUE, RECORD, run_place
+from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, DUE, RECORD, due_name, graph_digest, run_place
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError
 
@@ -79,6 +79,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ENDED
 
 
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A moment in a run: it was begun, anew after it was over, or it came to a state."""
+
+    state: Literal["begun"] | RunState
+    time: int
+    place: str
+    """The last checkpoint of the thread at that moment; of a workflow, the number of steps that had ended."""
+    error: str = ""
+
+
 class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     """A run as it is stored. Times are nanoseconds since 1970; 0 stands for none."""
 
@@ -107,12 +117,11 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     result: bytes = NO_VALUE
     answer: bytes = NO_VALUE
     """The answer to the question of its graph."""
-    first: str | None = None
-    """The checkpoint that its thread had when it was first begun; empty for none."""
     base: str | None = None
     """The checkpoint that its thread had when the input or the answer was first given to the graph."""
-    head: str = ""
-    """The last checkpoint of the thread when the run ended."""
+    is_graph: bool = False
+    """Whether a graph does it, and its thread has its checkpoints; known when it was begun."""
+    marks: tuple[Mark, ...] = ()
 
     @classmethod
     def of(cls, row: Row) -> StoredRun:
@@ -133,7 +142,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def _columns(self) -> tuple[str, int]:
-        return (f"{self.state} {self.version} {self.key}", self.due or self.created)
+        return (f"{self.state} {self.version} {graph_digest(self.graph)} {self.key}", self.due or self.created)
 
     def changed(self, **fields: Any) -> StoredRun:
         """Return it with other fields."""
@@ -157,7 +166,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     def _place(self, tenant: str) -> Key:
         if self.state == RUNNING:
             return run_place(tenant, BUSY, self.id)
-        return run_place(tenant, DUE, f"{self.due:020d}/{self.id}")
+        return run_place(tenant, DUE, due_name(self.graph, self.due, self.id))
 
     def key_row(self, tenant: str) -> Row:
         """Return the row by which it is found by its idempotency key."""
@@ -229,7 +238,9 @@ class FoundRun(msgspec.Struct, frozen=True):
 
     def key(self, tenant: str) -> Key:
         """Return the key of the row."""
-        return run_place(tenant, BUSY, self.id) if self.token else run_place(tenant, DUE, f"{self.due:020d}/{self.id}")
+        if self.token:
+            return run_place(tenant, BUSY, self.id)
+        return run_place(tenant, DUE, due_name(self.graph, self.due, self.id))
 
     @classmethod
     def of(cls, row: Row) -> FoundRun:
@@ -248,11 +259,16 @@ def decode_place(row: Row) -> tuple[str, str]:
     return first, second
 
 
-def place_scan(tenant: str, kind: str, limit: int | None, until: int | None = None) -> Scan:
-    """Return the query for the rows of runs that are due, the longest first, or that workers have."""
-    prefix = str(run_place("", kind, "")[2])
-    stop = prefix[:-1] + "0" if until is None else f"{prefix}{until + 1:020d}"
-    return Scan(JOBS, (tenant, ""), (prefix,), (stop,), limit=limit)
+def due_scan(tenant: str, graph: str, limit: int) -> Scan:
+    """Return the query for the rows of runs of a graph that are due, or will be, by their times."""
+    start = str(run_place("", DUE, f"{graph_digest(graph)}/")[2])
+    return Scan(JOBS, (tenant, ""), (start,), (start[:-1] + "0",), limit=limit)
+
+
+def busy_scan(tenant: str, after: str, limit: int) -> Scan:
+    """Return the query for the rows of runs that workers have, after one with an id."""
+    start = str(run_place("", BUSY, "")[2])
+    return Scan(JOBS, (tenant, ""), (f"{start}{after}\x01" if after else start,), (start[:-1] + "0",), limit=limit)
 
 
 # The runs of a thread ---------------------------------------------------------------------------------------------

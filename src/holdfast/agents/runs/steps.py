@@ -10,14 +10,18 @@
         receipt = charge(order)
         ...
 
-The result of a step is recorded under its number in the run and its name; where the order of steps may differ, as in
-nodes of a graph that run at the same time, it is given a key. The run has the claim of its thread, so a step needs no
-lease: its row is put before the function is called, and replaced by one with the outcome, both on the run's condition.
+The result of a step is recorded under its number in the run, or in the task of a graph, and its name; where the order
+of steps may differ, it is given a key. The run has the claim of its thread, so a step needs no lease: its row is put
+before the function is called, and replaced by one with the outcome, both on the run's condition.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
@@ -29,10 +33,10 @@ import msgspec
 
 from holdfast._fields import Hidden, Label
 from holdfast.agents.runs.record import NO_VALUE
-from holdfast.agents.runs.table import HeldRun, RunTable, steps_prefix
+from holdfast.agents.runs.table import HeldRun, RunTable, steps_prefix, until_answered
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
-from holdfast.backends.interface import Delete, Expect, Put, Row, Scan
+from holdfast.backends.interface import Expect, Put, Row, Scan
 from holdfast.backends.runtime.drivers import Pause, arun, run
 from holdfast.backends.tables import REFS
 from holdfast.codec import msgpack
@@ -58,6 +62,11 @@ StepState: TypeAlias = Literal["running", "done", "failed"]
 
 _MAX_KEY = 200
 
+_TURN = 0.001
+"""The pause in seconds while another step of the run is being recorded."""
+
+_NUMBERED = re.compile(r"(?:[^/]* [0-9a-f]{12}/)?[0-9]{6}(?= )")
+
 
 class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     """A step as it is stored."""
@@ -70,6 +79,10 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     started: int
     outcome: bytes = NO_VALUE
     error: str = ""
+    ordinal: int = 0
+    """Its place among those that have ended, from 1; 0 if it has not."""
+    is_repeated: bool = False
+    """Whether it was resolved: it is to be run again."""
 
     @classmethod
     def of(cls, row: Row) -> StoredStep:
@@ -93,10 +106,6 @@ class RunStep(msgspec.Struct, frozen=True):
     result: Hidden[Any] = None
 
 
-class HandOver(BaseException):
-    """The run is to be handed over before its next step. Not an `Exception`, so that no error handling catches it."""
-
-
 class RunSteps:
     """The steps of a run that this process has."""
 
@@ -105,23 +114,33 @@ class RunSteps:
         self._codec = table.handle.codec
         self.held: Final = held
         self._known: dict[str, StoredStep] | None = None
-        self._numbers: dict[int, str] = {}
-        self._count = 0
+        self._by_number: dict[str, str] = {}
+        """The keys of steps that have none of their own, by their numbers."""
+        self._counts = Counter[str]()
+        self._is_ending = threading.Lock()
 
     def next_key(self, name: str) -> str:
-        """Return the key of a step without one: its number in the run, and its name."""
-        self._count += 1
-        return f"{self._count:06d} {name}"[:_MAX_KEY]
+        """Return the key of a step without one: its number in the run, or in the task of a graph, and its name.
+
+        A graph continues from a checkpoint, and does not come to the steps before it again; but a task that is begun
+        again has the same id.
+        """
+        place = _current_task()
+        self._counts[place] += 1
+        return f"{place}{self._counts[place]:06d} {name}"[:_MAX_KEY]
 
     async def begin(
         self, key: str, name: str, digest: bytes, on_unknown: OnUnknown
     ) -> tuple[StoredStep | None, StoredStep]:
         """Return what is recorded of a step that has ended, or None; and the attempt that is begun otherwise."""
         if self._known is None:
-            self._known = await read_steps(self._table, self.held.line, self.held.stored.id)
-            self._numbers = {int(each[:6]): each for each in self._known if each[:6].isdigit() and each[6:7] == " "}
+            known_steps = await read_steps(self._table, self.held.line, self.held.stored.id)
+            self._by_number = {number: each for each in known_steps if (number := _number(each))}
+            if self._known is None:  # others of the run may be here, too
+                self._known = known_steps
+                self.held.ended_steps = max((each.ordinal for each in known_steps.values()), default=0)
         known = self._known.get(key)
-        if known is None and key[:6].isdigit() and (other := self._numbers.get(int(key[:6]))) not in (None, key):
+        if known is None and (number := _number(key)) and (other := self._by_number.get(number)) not in (None, key):
             raise ConflictError(
                 f"the run recorded the step {other!r} here: its code was changed",
                 where=self._where(key),
@@ -140,15 +159,17 @@ class RunSteps:
         if self.held.claim.is_lost:
             raise self.held.claim.lost()
         if self.held.must_stop():
-            raise HandOver
-        if known is not None and on_unknown == "raise":
+            raise self.held.hand_over
+        if known is not None and on_unknown == "raise" and not known.is_repeated:
             raise OutcomeUnknownError(
                 "the worker died in the step, and what it did is unknown",
                 where=self._where(key),
                 hint="Find out, and record it: store.runs.resolve(run, step, result=…), or retry=True",
                 code="step-outcome-unknown",
             )
-        begun = StoredStep(key, name, digest, "running", 0 if known is None else known.attempts, 0)
+        begun = StoredStep(key, name, digest, "running", 0, 0)
+        if known is not None:
+            begun = msgspec.structs.replace(begun, attempts=known.attempts, ordinal=known.ordinal)
         return None, await self.begin_again(begun)
 
     async def begin_again(self, step: StoredStep) -> StoredStep:
@@ -168,13 +189,21 @@ class RunSteps:
             except (InvalidError, UnsupportedError):  # its text is recorded
                 packed = NO_VALUE
             ended = msgspec.structs.replace(begun, state="failed", error=error_text(error), outcome=packed)
-        await self._put(ended)
+        while not self._is_ending.acquire(blocking=False):  # those who follow the run see them in this order
+            await Pause(_TURN)
+        try:
+            ordinal = (self.held.ended_steps or 0) + 1
+            await self._put(msgspec.structs.replace(ended, ordinal=ordinal))
+            self.held.ended_steps = ordinal
+        finally:
+            self._is_ending.release()
 
     async def _put(self, step: StoredStep) -> None:
+        """Store a step. The store is asked until it answers, since what the function did is known only here."""
         claim = self.held.claim
-        line, id = self.held.line, self.held.stored.id
-        row = step_row(line, id, step, self._table.context.clock())
-        if await self._table.context.apply([claim.condition(), Put(REFS, row)]) is not None:
+        row = step_row(self.held.line, self.held.stored.id, step, self._table.context.clock())
+        batch = [claim.condition(), Put(REFS, row)]
+        if await until_answered(lambda: self._table.context.apply(batch), claim.life) is not None:
             raise claim.lost()
         if self._known is not None:
             self._known[step.key] = step
@@ -197,11 +226,26 @@ class RunSteps:
         return f"step {key!r} of run {self.held.stored.id}"
 
 
+def _number(key: str) -> str:
+    """Return the number of a step without a key of its own, with the task of a graph that it is in; else nothing."""
+    found = _NUMBERED.match(key)
+    return "" if found is None else found[0]
+
+
+def _current_task() -> str:
+    """Return what names the task of a graph in which code is executed; nothing outside of one."""
+    module = sys.modules.get("langchain_core.runnables.config")
+    config = None if module is None else module.var_child_runnable_config.get()
+    place = str((config or {}).get("configurable", {}).get("checkpoint_ns") or "")
+    node = place.rpartition("|")[2].partition(":")[0].replace("/", " ")[:60]
+    return f"{node} {blake2b(place.encode(), digest_size=6).hexdigest()}/" if place else ""
+
+
 def step_row(line: Line, id: str, step: StoredStep, now: int) -> Row:
     """Return the row of a step."""
     name = blake2b(step.key.encode(), digest_size=12).hexdigest()
     body = wrap(msgspec.msgpack.encode(step), codec=BodyKind.RAW)
-    return Row((*steps_prefix(line, id), name), (f"{step.state} {step.attempts}", now), body)
+    return Row((*steps_prefix(line, id), name), (f"{step.state} {step.attempts} {step.ordinal}", now), body)
 
 
 async def step_rows(table: RunTable, line: Line, id: str) -> list[tuple[StoredStep, Row]]:
@@ -248,13 +292,14 @@ async def resolve_step(table: RunTable, id: str, key: str, packed: bytes | None)
             code="run-state",
         )
     step, row = found[key]
-    changes = [Expect(REFS, row.key, row.columns), stored.unchanged(table.tenant)]
     if packed is None:
-        outcome = [*changes, Delete(REFS, row.key)]
+        changed = msgspec.structs.replace(step, state="running", outcome=NO_VALUE, error="", is_repeated=True)
     else:
-        done = msgspec.structs.replace(step, state="done", outcome=packed, error="")
-        outcome = [*changes, Put(REFS, step_row(line, id, done, table.context.clock()))]
-    if await table.context.backend.apply(outcome) is not None:
+        ordinal = step.ordinal or 1 + max(each.ordinal for each, _ in found.values())
+        changed = msgspec.structs.replace(step, state="done", outcome=packed, error="", ordinal=ordinal)
+    batch = [Expect(REFS, row.key, row.columns), stored.unchanged(table.tenant)]
+    put = Put(REFS, step_row(line, id, changed, table.context.clock()))
+    if await table.context.backend.apply([*batch, put]) is not None:
         raise ConflictError("others changed the run at the same time", where=f"run {id}", hint="Look again")
 
 
@@ -334,6 +379,7 @@ class StepFunction:
     async def _again(self, steps: RunSteps, begun: StoredStep, error: Exception) -> StoredStep:
         """Begin the next attempt after a pause. If there is none, record the error and raise it."""
         if isinstance(error, OutcomeUnknownError):
+            steps.held.is_unknown = True
             raise error  # the function itself does not know: the step stays as one whose outcome is unknown
         if begun.attempts > self._retry.count:
             await steps.end(begun, error=error)

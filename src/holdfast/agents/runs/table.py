@@ -5,33 +5,50 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
 
 from holdfast.agents.runs.record import (
     CANCELLED,
     ENDED,
     FAILED,
+    NO_VALUE,
     QUEUED,
     RUNNING,
+    WAITING,
     FoundRun,
+    Mark,
     RunState,
     StoredRun,
     ThreadQueue,
+    busy_scan,
     decode_place,
+    due_scan,
     key_digest,
-    place_scan,
     record_key,
 )
 from holdfast.agents.runs.wake import ring
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Row, Scan
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import JOBS, LINES, REFS, Key
 from holdfast.codec.envelope import unwrap
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims
 from holdfast.engine.optimistic import Attempts
-from holdfast.engine.row_format import LEASE, Line, info_row
-from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, DUE, run_place
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, QuotaError
+from holdfast.engine.row_format import LEASE, Line, StepRef, info_row
+from holdfast.engine.run_rows import BY_KEY, BY_TIME, run_place
+from holdfast.errors import (
+    ConflictError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    QuotaError,
+    TransientError,
+    UnavailableError,
+)
+from holdfast.history.log_walk import LogWalk
 from holdfast.security.handle import StoreHandle
 
 OnBusy: TypeAlias = Literal["queue", "refuse", "replace"]
@@ -47,7 +64,27 @@ MAX_WAITING = 1000
 MAX_DEATHS = 20
 """After how many workers that died a run is given up: it may be what kills them."""
 
+MAX_ATTEMPTS = 3
+"""How often a run is attempted that fails, unless it says otherwise."""
+
+_GIVEN = "given"
+"""No id of a checkpoint: the graph has got what it was to get."""
+
 _PAGE = 200
+
+_STEPS = 256
+
+_OF_GRAPHS = ("input", "loop")
+"""The kinds of checkpoints that a graph makes when it runs."""
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""The pauses between two requests to a store that does not answer, in seconds."""
+
+T = TypeVar("T")
+
+
+class HandOver(BaseException):
+    """The run is to be handed over before its next step. Not an `Exception`, so that no error handling catches it."""
 
 
 class HeldRun:
@@ -58,6 +95,12 @@ class HeldRun:
         self.claim = claim
         self.must_stop: Callable[[], bool] = bool
         """Returns whether the run is to be handed over before its next step."""
+        self.hand_over: type[HandOver] = HandOver
+        """What a step raises then."""
+        self.ended_steps: int | None = None
+        """How many steps have ended, if that is known."""
+        self.is_unknown = False
+        """Whether a step said that it does not know its outcome."""
 
     @property
     def line(self) -> Line:
@@ -110,13 +153,14 @@ class RunTable:
         (rows,) = await self.context.backend.read([Get(JOBS, [run_place(self.tenant, BY_KEY, key_digest(key))])])
         return (await self.of_threads([decode_place(rows[0])]))[0] if rows else None
 
-    async def look(self, limit: int, taken: int = _PAGE) -> tuple[list[FoundRun], list[FoundRun]]:
-        """Return the runs that are to be begun, also those that are due later, in the order of their times; and those
-        that workers have."""
-        due, busy = await self.context.stored.read(
-            [place_scan(self.tenant, DUE, limit), place_scan(self.tenant, BUSY, taken)]
-        )
-        return self._readable(due), self._readable(busy)
+    async def look(self, graphs: Iterable[str], limit: int, after: str) -> tuple[list[FoundRun], list[FoundRun], str]:
+        """Return runs of these graphs that are to be begun, also later, in the order of their times; some of those that
+        workers have, after one with an id; and after which one to read on, which is empty at the end."""
+        scans = [due_scan(self.tenant, graph, limit) for graph in graphs]
+        busy, *due = await self.context.stored.read([busy_scan(self.tenant, after, _PAGE), *scans])
+        last = str(busy[-1].key[2]).rpartition("/")[2] if len(busy) == _PAGE else ""
+        found = [each for rows in due for each in self._readable(rows)]
+        return sorted(found, key=lambda each: (each.due, each.id)), self._readable(busy), last
 
     def _readable(self, rows: Sequence[Row]) -> list[FoundRun]:
         """Return the runs in rows: a damaged one does not stop the others."""
@@ -139,14 +183,15 @@ class RunTable:
 
     # Submitting -------------------------------------------------------------------------------------------------
 
-    async def submit(self, run: StoredRun, key: str | None, on_busy: OnBusy) -> StoredRun:
-        """Store a new run; or return the one with the same idempotency key."""
+    async def submit(self, run: StoredRun, key: str | None, on_busy: OnBusy, *, has_thread: bool) -> StoredRun:
+        """Store a new run; or return the one with the same idempotency key. `has_thread` says whether its thread was
+        named."""
         line = run.line(self.tenant)
         attempts = Attempts("submitting a run", line, self.context.metrics)
         while True:
             await attempts.begin()
             if key is not None and (known := await self.by_key(key)) is not None:
-                return _same(known, run)
+                return _same(known, run, has_thread)
             queue = await self.queue(line)
             cancelled: list[Change] = []
             ids = queue.ids
@@ -167,8 +212,8 @@ class RunTable:
                 batch.append(Create(JOBS, run.place_row(self.tenant)))
             if key is not None:
                 batch.append(Create(JOBS, run.key_row(self.tenant)))
-            if await self.handle.engine.lines.tip(line) is None:
-                batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
+            # Also if it is known: another process may have deleted it, and what is erased is found by its row.
+            batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
             if await self.context.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
                 ring(self.context)
@@ -180,19 +225,54 @@ class RunTable:
         for run in await self.of_threads([(line.name, id) for id in ids]):
             if run is not None and run.state not in ENDED:
                 changes += run.changes_to(await self._over(run, CANCELLED), self.tenant, is_next=False)
-        return [*changes, *claim_removal(line)]
+                if run.state == RUNNING:  # otherwise a program may have the claim
+                    changes += claim_removal(line)
+        return changes
 
-    async def _over(self, run: StoredRun, state: RunState, **fields: Any) -> StoredRun:
+    async def _over(self, run: StoredRun, state: RunState, ended_steps: int | None = None, **fields: Any) -> StoredRun:
         """Return a run as one that is over."""
-        head = None if run.first is None else await self.handle.engine.lines.latest_step(run.line(self.tenant))
-        return run.changed(state=state, ended=self.context.clock(), head="" if head is None else head.id, **fields)
+        now = self.context.clock()
+        mark = Mark(state, now, await self._place(run, ended_steps), fields.get("error", ""))
+        return run.changed(state=state, ended=now, marks=(*run.marks, mark), **fields)
+
+    async def _place(self, run: StoredRun, ended_steps: int | None = None) -> str:
+        """Return how far a run is: the last checkpoint of its thread, or how many of its steps have ended."""
+        line = run.line(self.tenant)
+        if not run.marks:
+            return ""  # it was not begun
+        if run.is_graph:
+            return await self.head(line)
+        if ended_steps is None:
+            (rows,) = await self.context.backend.read([Scan(REFS, steps_prefix(line, run.id), bodies=False)])
+            ended_steps = max((step_ordinal(row) for row in rows), default=0)
+        return str(ended_steps)
+
+    async def head(self, line: Line) -> str:
+        """Return the id of the last checkpoint of a thread; empty if there is none."""
+        head = await self.handle.engine.lines.latest_step(line)
+        return "" if head is None else head.id
+
+    async def checkpoints(self, line: Line, after: str) -> list[StepRef]:
+        """Return the checkpoints of a thread after one, the first one first."""
+        engine = self.handle.engine
+        head = await engine.lines.latest_step(line)
+        if head is None:
+            return []
+        walk = LogWalk(engine, line, await engine.lines.branches(line), first_parents=True)
+        await walk.start([Position(head.branch, head.seq)])
+        found: list[StepRef] = []
+        while page := await walk.page(_STEPS):
+            for visited in page:
+                if visited.point.id <= after:  # that one itself may have been pruned
+                    return found[::-1]
+                found.append(visited.point)
+        return found[::-1]
 
     # Working ----------------------------------------------------------------------------------------------------
 
-    async def begin(self, found: FoundRun, life: float, code: str, lapsed: StoredClaim | None = None) -> HeldRun | None:
-        """Claim a run that is due, or one whose worker is gone: then `lapsed` is the claim of that. None if others were
-        first."""
-        line, before = Line(self.tenant, found.thread), lapsed
+    async def begin(self, found: FoundRun, life: float, code: str, *, is_graph: bool) -> HeldRun | None:
+        """Claim a run that is due, or one whose worker is gone. None if others were first, or have the thread."""
+        line = Line(self.tenant, found.thread)
         (run,) = await self.of_threads([(found.thread, found.id)])
         is_recovery = bool(found.token)
         if run is None:  # its thread was removed by other means than a deletion
@@ -200,31 +280,26 @@ class RunTable:
             return None
         if run.state != (RUNNING if is_recovery else QUEUED) or run.due != found.due:
             return None
-        if not is_recovery:
-            before = (await read_claims(self.context, [line])).get(line)
-            if before is not None and before.is_held(self.context):
-                return None  # of a program that has the thread without a run
+        before = (await read_claims(self.context, [line])).get(line)
+        if before is not None and before.is_held(self.context):
+            return None  # another worker was first; or it is of a program that has the thread without a run
         deaths = run.deaths + is_recovery
         claim, now = Claim(self.context, line, life), self.context.clock()
         if deaths > MAX_DEATHS:
             held = HeldRun(run, claim)
-            dead = {"error": f"{deaths} workers died while they had it", "error_code": "workers-died"}
+            dead: dict[str, Any] = {"error": f"{deaths} workers died while they had it", "error_code": "workers-died"}
             new = await self._over(run, FAILED, deaths=deaths, **dead)
             await self._replace(held, new, claim.put_over(None if before is None else before.row)[:1])
             return None
-        base = run.base
-        if base is None:
-            head = await self.handle.engine.lines.latest_step(line)
-            base = "" if head is None else head.id
         new = run.changed(
             state=RUNNING,
             attempts=run.attempts + 1,
             deaths=deaths,
             started=run.started or now,
-            worker=f"{socket.gethostname()} {os.getpid()}",
+            worker=_this_process(),
             code=code,
-            first=base if run.first is None else run.first,
-            base=base,
+            is_graph=is_graph,
+            **await self._start(run, line, now, is_graph=is_graph),
         )
         batch = run.changes_to(new, self.tenant, is_next=True, token=claim.token)
         batch += claim.put_over(None if before is None else before.row)
@@ -233,26 +308,106 @@ class RunTable:
         self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
         return HeldRun(new, claim)
 
-    async def finish(self, held: HeldRun, state: RunState, **fields: Any) -> StoredRun:
-        """Record what became of a run, and release its claim. `ClaimLostError` if that is lost."""
-        if state in ENDED:
-            new = await self._over(held.stored, state, **fields)
-        else:
-            new = held.stored.changed(state=state, **fields)
-        attempts = Attempts("ending a run", held.line, self.context.metrics)
+    async def take(self, line: Line, graph: str, life: float, failed: str = "") -> HeldRun:
+        """Begin a run that a program does itself; or go on with the one whose turn it is, if that waits for an answer,
+        or its process died, or with one that `failed`. `ConflictError` if another process has the thread."""
+        attempts = Attempts("beginning a run", line, self.context.metrics)
         while True:
             await attempts.begin()
-            if await self._replace(held, new, [held.claim.condition()]):
-                break
+            queue, claim, now = await self.queue(line), Claim(self.context, line, life), self.context.clock()
+            before = (await read_claims(self.context, [line])).get(line)
+            if before is not None and before.is_held(self.context):
+                raise claim.busy()
+            id = queue.ids[0] if queue.ids else failed
+            first = (await self.of_threads([(line.name, id)]))[0] if id else None
+            changes = claim.put_over(None if before is None else before.row)
+            worker, head = _this_process(), await self.head(line)
+            if first is not None and first.state in (WAITING, RUNNING, FAILED):
+                if first.graph != graph:
+                    raise ConflictError(
+                        f"a run of {first.graph!r} on the thread is not over",
+                        where=f"run {first.id} of thread {line}",
+                        hint="Wait for its end, or cancel it",
+                        code="under-way",
+                    )
+                # What the program gives to the graph is not known here: a worker that goes on gives it nothing.
+                fields: dict[str, Any] = {"worker": worker, "base": _GIVEN, "answer": NO_VALUE}
+                if first.state == FAILED:
+                    fields |= {"ended": 0, "error": "", "marks": (*first.marks, Mark("begun", now, head))}
+                new = first.changed(state=RUNNING, attempts=first.attempts + 1, **fields)
+                changes += [*first.changes_to(new, self.tenant, is_next=True, token=claim.token)]
+                changes += queue.replaced_by(queue.ids or [first.id])
+            else:
+                id, mark = new_id(now), Mark("begun", now, head)
+                new = StoredRun(id, line.name, graph, RUNNING, now, now, NO_VALUE, MAX_ATTEMPTS)
+                fields = {"attempts": 1, "worker": worker, "started": now, "base": head, "marks": (mark,)}
+                new = msgspec.structs.replace(new, is_graph=True, **fields)
+                changes += [Create(REFS, new.row(self.tenant)), Create(JOBS, new.list_row(self.tenant))]
+                changes += [Create(JOBS, new.place_row(self.tenant, claim.token))]
+                changes += queue.replaced_by([id, *queue.ids])
+                changes.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
+            if await self.context.apply(changes) is None:
+                self.context.metrics.count("runs_total", graph, "begun")
+                return HeldRun(new, claim)
+
+    async def _start(self, run: StoredRun, line: Line, now: int, *, is_graph: bool) -> dict[str, Any]:
+        """Return the fields of a run that say where it starts."""
+        is_new = not run.marks or run.marks[-1].state in ENDED
+        place = await self.head(line) if is_graph else run.marks[-1].place if run.marks else "0"
+        fields: dict[str, Any] = {"marks": (*run.marks, Mark("begun", now, place))} if is_new else {}
+        if not is_graph:
+            return fields
+        if run.base is None:
+            return fields | {"base": place}
+        if is_new and await self._was_left(run, line):
+            return fields | {"base": place, "answer": NO_VALUE}
+        return fields
+
+    async def _was_left(self, run: StoredRun, line: Line) -> bool:
+        """Return whether a run that was over starts anew with its input: it had stored nothing, or the graph has been
+        run on the thread since. What a person changed there does not matter."""
+        last = run.marks[-1].place
+        return last == run.base or any(each.kind in _OF_GRAPHS for each in await self.checkpoints(line, last))
+
+    async def finish(self, held: HeldRun, state: RunState, *, removes: bool = False, **fields: Any) -> StoredRun:
+        """Record what became of a run, and release its claim. `ClaimLostError` if that is lost. Of one that nobody
+        submitted, the record is removed."""
+
+        async def end() -> StoredRun:
+            if state in ENDED:
+                return await self._over(held.stored, state, held.ended_steps, **fields)
+            new = held.stored.changed(state=state, **fields)
+            if state != WAITING:
+                return new
+            mark = Mark(state, self.context.clock(), await self._place(held.stored))
+            return msgspec.structs.replace(new, marks=(*new.marks, mark))
+
+        async def store() -> bool:
+            if await self._replace(held, new, [held.claim.condition()], removes=removes):
+                return True
+            (stored,) = await self.of_threads([(held.line.name, new.id)])
+            if stored == new or (removes and stored is None):
+                return True  # the answer to an earlier attempt was lost
             await held.claim.require_valid()
+            return False
+
+        new = await until_answered(end, held.claim.life)
+        attempts = Attempts("ending a run", held.line, self.context.metrics)
+        await attempts.begin()
+        while not await until_answered(store, held.claim.life):
+            await attempts.begin()
         self.context.metrics.count("runs_total", new.graph, "retried" if state == QUEUED else state)
         return new
 
-    async def _replace(self, held: HeldRun, new: StoredRun, conditions: Sequence[Change]) -> bool:
+    async def _replace(
+        self, held: HeldRun, new: StoredRun, conditions: Sequence[Change], *, removes: bool = False
+    ) -> bool:
         """Replace a run that is running by a later version, which is not. Returns False if others changed something."""
         queue = await self.queue(held.line)
         batch = [*conditions, *held.stored.changes_to(new, self.tenant, is_next=True), *held.claim.end()]
         batch += await self._leave(queue, held.line, new)
+        if removes:
+            batch += self._removal(new)
         if await self.context.backend.apply(batch) is not None:
             return False
         if len(queue.ids) > 1 or new.state == QUEUED:
@@ -315,12 +470,42 @@ class RunTable:
             return False
         if run.state not in ENDED:
             raise ConflictError(f"the run is {run.state}", where=f"run {id}", hint="Cancel it first", code="run-state")
+        return await self.context.backend.apply([run.unchanged(self.tenant), *self._removal(run)]) is None
+
+    def _removal(self, run: StoredRun) -> list[Change]:
         line = run.line(self.tenant)
-        batch: list[Change] = [run.unchanged(self.tenant), Delete(REFS, record_key(line, id))]
-        batch += [Delete(REFS, steps_prefix(line, id)), Delete(JOBS, run_place(self.tenant, BY_TIME, id))]
+        changes: list[Change] = [Delete(REFS, record_key(line, run.id)), Delete(REFS, steps_prefix(line, run.id))]
+        changes.append(Delete(JOBS, run_place(self.tenant, BY_TIME, run.id)))
         if run.key:
-            batch.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))
-        return await self.context.backend.apply(batch) is None
+            changes.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))
+        return changes
+
+
+async def until_answered(action: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Do something that may be done twice, again if the store does not answer, for some seconds."""
+    pause, waited = _SHORTEST_PAUSE, 0.0
+    while True:
+        try:
+            return await action()
+        except (TransientError, UnavailableError):
+            if waited >= seconds:
+                raise
+        await Pause(pause)
+        waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
+
+
+def new_id(now: int) -> str:
+    """Return the id of a new run: later ones are greater."""
+    return f"{now:016x}{os.urandom(4).hex()}"
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
+def step_ordinal(row: Row) -> int:
+    """Return the place of a step among those of its run that have ended, from 1; 0 of one that has not."""
+    return int(str(row.columns[0]).rpartition(" ")[2])
 
 
 def steps_prefix(line: Line, id: str) -> Key:
@@ -332,9 +517,9 @@ def _thread_of(row: Row) -> str:
     return unwrap(row.body).content.decode()
 
 
-def _same(known: StoredRun, run: StoredRun) -> StoredRun:
+def _same(known: StoredRun, run: StoredRun, has_thread: bool) -> StoredRun:
     """Return the run that was submitted with an idempotency key before. `ConflictError` if it is other work."""
-    if (known.graph, known.input) != (run.graph, run.input):
+    if (known.graph, known.input) != (run.graph, run.input) or (has_thread and known.thread != run.thread):
         raise ConflictError(
             "another run was submitted with this idempotency key",
             where=f"run {known.id} of thread {known.thread}",

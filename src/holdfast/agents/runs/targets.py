@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from holdfast._lazy import load
 from holdfast.agents.runs.record import DONE, NO_VALUE, QUEUED, WAITING, RunState
 from holdfast.agents.runs.steps import Workflow
-from holdfast.agents.runs.table import HeldRun, RunTable
+from holdfast.agents.runs.table import HandOver, HeldRun, RunTable
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.namespaces import split_name
 from holdfast.errors import InvalidError
 from holdfast.history.thread_status import read_status
+from holdfast.security.handle import HasHandle
 
 
 class Outcome(NamedTuple):
@@ -26,15 +29,25 @@ class Outcome(NamedTuple):
 class GraphTarget:
     """A compiled graph. It continues from its checkpoints: only what they do not have yet is given to it."""
 
-    def __init__(self, name: str, graph: Any, store: Any) -> None:
+    def __init__(self, name: str, graph: Any, store: HasHandle) -> None:
         self.name = name
         self._graph = graph
-        if getattr(graph, "checkpointer", None) is None:
-            saver = load("holdfast.interfaces.langgraph.saver", "HoldfastSaver")(store)
-            self._graph = graph.copy(update={"checkpointer": saver})
+        saver_class, saver = load("holdfast.interfaces.langgraph.saver", "HoldfastSaver"), graph.checkpointer
+        if saver is None:
+            self._graph = graph.copy(update={"checkpointer": saver_class(store)})
+            return
+        own = store._handle
+        theirs = saver.store._handle if isinstance(saver, saver_class) else None
+        if theirs is None or theirs.tenant != own.tenant or not theirs.engine.context.is_same_store(own.engine.context):
+            raise InvalidError(
+                "the graph keeps its checkpoints elsewhere than in the worker's store, where its runs are",
+                where=f"graph {name}",
+                hint="Compile it without a checkpointer, or with HoldfastSaver(store)",
+            )
 
     def call(self, table: RunTable, held: HeldRun) -> Outcome:
         """Run it to its end, to a question, or until the worker stops."""
+        held.hand_over = _graph_hand_over()
         given = run(self._given(table, held))
         stream = self._graph.stream(given, self._config(held), stream_mode="values", durability="sync")
         try:
@@ -47,6 +60,7 @@ class GraphTarget:
 
     async def acall(self, table: RunTable, held: HeldRun) -> Outcome:
         """Run it likewise, awaited."""
+        held.hand_over = _graph_hand_over()
         given = await arun(self._given(table, held))
         stream = self._graph.astream(given, self._config(held), stream_mode="values", durability="sync")
         try:
@@ -58,7 +72,8 @@ class GraphTarget:
         return await arun(self._outcome(table, held))
 
     def _config(self, held: HeldRun) -> dict[str, Any]:
-        return {"configurable": {"thread_id": held.stored.thread}, "metadata": {"run": held.stored.id}}
+        thread, _ = split_name(held.stored.thread)
+        return {"configurable": {"thread_id": thread}, "metadata": {"run": held.stored.id}}
 
     async def _given(self, table: RunTable, held: HeldRun) -> Any:
         """Return the input or the answer; None if a checkpoint has it, or has gone past it."""
@@ -66,6 +81,12 @@ class GraphTarget:
         stored, codec = held.stored, table.handle.codec
         if ("" if head is None else head.id) != stored.base:
             return None
+        if head is None and not stored.input:
+            raise InvalidError(
+                "there is nothing to run: the run has no input, and its thread no checkpoint",
+                where=f"run {stored.id} of thread {held.line}",
+                code="run-empty",
+            )
         if stored.answer:
             return load("langgraph.types", "Command")(resume=codec.unpack(stored.answer))
         return codec.unpack(stored.input) if stored.input else None
@@ -77,6 +98,16 @@ class GraphTarget:
         if status == "waiting" or not held.must_stop():
             return Outcome(WAITING)
         return Outcome(QUEUED)
+
+
+@cache
+def _graph_hand_over() -> type[HandOver]:
+    """Return what a step in a node raises to hand the run over: to LangGraph it is no error of the node."""
+
+    class GraphHandOver(load("langgraph.errors", "GraphBubbleUp"), HandOver):  # type: ignore[misc]
+        pass
+
+    return GraphHandOver
 
 
 class WorkflowTarget:

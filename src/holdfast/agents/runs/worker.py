@@ -20,16 +20,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from holdfast.agents.runs.record import FAILED, QUEUED, FoundRun, Run, StoredRun
-from holdfast.agents.runs.steps import HandOver, RunSteps, current_steps
-from holdfast.agents.runs.table import HeldRun, RunTable
-from holdfast.agents.runs.targets import Outcome, Target, make_targets
+from holdfast.agents.runs.steps import RunSteps, current_steps
+from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, RunTable
+from holdfast.agents.runs.targets import GraphTarget, Outcome, Target, make_targets
 from holdfast.agents.runs.wake import Bell
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
-from holdfast.backends.runtime.drivers import Pause, arun, run
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.heartbeat import Heartbeat
 from holdfast.backends.runtime.threads import WorkerPool, WorkerThread
 from holdfast.engine import validation
@@ -59,10 +59,11 @@ CONCURRENCY = 4
 _FEWEST = 8
 """How many runs that are due a worker looks at, at least."""
 
-_NOT_RETRIED = ("step-order", "step-arguments", "step-failed")
+_NOT_RETRIED = ("step-order", "step-arguments", "step-failed", "run-empty")
 """Codes of errors that another attempt would find again."""
 
-_END_ATTEMPTS = 6
+_OBSERVED = 0.6
+"""For what part of a lease a claim that has expired is observed: it would have been renewed meanwhile."""
 
 _BACKOFF = Retry(1000, backoff=1.0, factor=2.0, longest=300.0)
 """The pauses after attempts that failed."""
@@ -70,6 +71,17 @@ _BACKOFF = Retry(1000, backoff=1.0, factor=2.0, longest=300.0)
 _log = logging.getLogger("holdfast.runs")
 
 OnEnd = Callable[[Run], None]
+
+
+class _SeenClaim(NamedTuple):
+    """The claim of another worker, as it was seen."""
+
+    until: int
+    """Until when it is valid by its own word."""
+    since: float
+    """Since when, by the monotonic clock, it was not renewed."""
+    looked: float
+    """When it was looked at last."""
 
 
 class _WorkerBase:
@@ -104,10 +116,11 @@ class _WorkerBase:
         self._on_end = on_end
         self._stopped = False
         self._active: dict[Line, HeldRun] = {}
-        self._seen: dict[Line, tuple[int, float]] = {}
-        """The ends of claims of others, and since when by the monotonic clock they were not renewed."""
-        self._next_check = 0.0
-        self._lost_race = False
+        self._seen: dict[Line, _SeenClaim] = {}
+        self._last_busy = ""
+        """After which run the next look at those of others goes on."""
+        self._passed: dict[tuple[str, int], float] = {}
+        """Runs that could not be begun, and until when by the monotonic clock they are passed over."""
         self._problem = ""
 
     def _start(self, held: HeldRun) -> None:
@@ -122,7 +135,7 @@ class _WorkerBase:
         """Begin runs. Returns the seconds until the next look."""
         try:
             pause = await self._look()
-        except (TransientError, UnavailableError) as error:
+        except HoldfastError as error:
             if str(error) != self._problem:
                 _log.warning("the runs could not be read: %s", error)
             self._problem = str(error)
@@ -134,61 +147,68 @@ class _WorkerBase:
         free = self._concurrency - len(self._active)
         if free <= 0:
             return self._look_every
-        due, busy = await self._table.look(max(2 * free, _FEWEST))
-        now = self._table.context.clock()
-        ready = [each for each in due if each.due <= now]
-        if self._lost_race:
-            random.shuffle(ready)
-        self._lost_race = False
+        limit = max(2 * free, _FEWEST) + len(self._passed)
+        due, busy, last = await self._table.look(self._targets, limit, self._last_busy)
+        self._last_busy = last
+        now, moment = self._table.context.clock(), time.monotonic()
+        self._passed = {key: until for key, until in self._passed.items() if until > moment}
+        ready = [each for each in due if each.due <= now and (each.id, each.due) not in self._passed]
         for found in (*await self._abandoned(busy), *ready):
             if len(self._active) >= self._concurrency or self._stopped:
                 break
             try:
-                await self._begin(found)
+                has_begun = await self._begin(found)
             except CorruptError as error:
                 _log.warning("run %s is skipped: %s", found.id, error)
+                has_begun = False
+            if not has_begun:
+                self._passed[found.id, found.due] = moment + self._look_every
         ahead = [each.due - now for each in due if each.due > now]
         return max(min(self._look_every, min(ahead, default=10**18) / 1e9), 0.0)
 
-    async def _begin(self, found: FoundRun) -> None:
-        line = Line(self._table.tenant, found.thread)
-        if line in self._active or found.graph not in self._targets:
-            return
+    async def _begin(self, found: FoundRun) -> bool:
+        """Begin a run. Returns False if that is not possible now: others were first, or have the thread."""
+        line, target = Line(self._table.tenant, found.thread), self._targets.get(found.graph)
+        if line in self._active or target is None:
+            return False
         limit = self._limits.get(found.graph)
         if limit is not None and Counter(each.stored.graph for each in self._active.values())[found.graph] >= limit:
-            return
-        lapsed = (await self._table.claims([found])).get(line) if found.token else None
-        held = await self._table.begin(found, self._lease, self._code, lapsed)
+            return True  # when one of them ends
+        is_graph = isinstance(target, GraphTarget)
+        held = await self._table.begin(found, self._lease, self._code, is_graph=is_graph)
         if held is None:
-            self._lost_race = True
-            return
+            return False
         held.must_stop = lambda: self._stopped or held.claim.is_lost
         self._active[line] = held
         self._start(held)
+        return True
 
     async def _abandoned(self, busy: list[FoundRun]) -> list[FoundRun]:
         """Return the runs whose worker has ended, or gave no sign of life for long: by its own word, and as observed
         here, since clocks differ and go on while a machine sleeps."""
         from holdfast.backends.runtime.process_identity import has_ended
 
-        others = [each for each in busy if Line(self._table.tenant, each.thread) not in self._active]
+        own = [each for each in busy if each.graph in self._targets]
+        others = [each for each in own if Line(self._table.tenant, each.thread) not in self._active]
         dead = [each for each in others if has_ended(process_of(each.token))]
         now = time.monotonic()
-        if now < self._next_check or len(dead) == len(others):
-            return dead
-        self._next_check = now + self._lease / 6
-        claims, seen = await self._table.claims(others), dict[Line, tuple[int, float]]()
-        for found in others:
+        longest = 10 * (self._lease + self._look_every)  # they may come in many pages
+        self._seen = {line: seen for line, seen in self._seen.items() if now - seen.looked < longest}
+        silent = [each for each in others if each not in dead and self._is_to_look(each, now)]
+        claims = await self._table.claims(silent) if silent else {}
+        for found in silent:
             line = Line(self._table.tenant, found.thread)
-            claim = claims.get(line)
+            claim, seen = claims.get(line), self._seen.get(line)
             until = 0 if claim is None else claim.until
-            before, since = self._seen.get(line, (until, now))
-            seen[line] = (until, since if before == until else now)
-            is_over = claim is None or not claim.is_held(self._table.context)
-            if is_over and now - seen[line][1] >= self._lease / 3 and found not in dead:
+            since = now if seen is None or seen.until != until else seen.since
+            self._seen[line] = _SeenClaim(until, since, now)
+            if (claim is None or not claim.is_held(self._table.context)) and now - since >= self._lease * _OBSERVED:
                 dead.append(found)
-        self._seen = seen
         return dead
+
+    def _is_to_look(self, found: FoundRun, now: float) -> bool:
+        seen = self._seen.get(Line(self._table.tenant, found.thread))
+        return seen is None or now - seen.looked >= self._lease / 6
 
     # An attempt -------------------------------------------------------------------------------------------------
 
@@ -204,28 +224,22 @@ class _WorkerBase:
             return {"state": QUEUED, "due": self._table.context.clock()}
         return fields | {"result": outcome.result}
 
-    def _after_error(self, held: HeldRun, error: Exception) -> dict[str, Any]:
+    def _after_error(self, held: HeldRun, error: BaseException) -> dict[str, Any]:
         """Return the fields of a run after an attempt that raised an error."""
-        failures = held.stored.failures + 1
         code = error.code if isinstance(error, HoldfastError) else type(error).__name__
-        fields = {"failures": failures, "error": error_text(error), "error_code": code}
+        fields: dict[str, Any] = {"error": error_text(error), "error_code": code}
+        failures, deaths = held.stored.failures, held.stored.deaths
+        if isinstance(error, TransientError | UnavailableError) and not held.is_unknown:
+            deaths += 1  # the store does not answer: the run did not fail, but may not go on for ever
+        else:
+            failures += 1
+        fields |= {"failures": failures, "deaths": deaths}
         _log.warning("run %s of thread %s: attempt failed: %s", held.stored.id, held.line, fields["error"])
         is_final = isinstance(error, OutcomeUnknownError) and code == "step-outcome-unknown"
-        if failures >= held.stored.max_attempts or is_final or code in _NOT_RETRIED:
+        if failures >= held.stored.max_attempts or deaths > MAX_DEATHS or is_final or code in _NOT_RETRIED:
             return fields | {"state": FAILED}
-        pause = _BACKOFF.pause_after(failures) * (0.75 + 0.5 * random.random())  # noqa: S311
+        pause = _BACKOFF.pause_after(failures + deaths - held.stored.deaths) * (0.75 + 0.5 * random.random())  # noqa: S311
         return fields | {"state": QUEUED, "due": self._table.context.clock() + int(pause * 1e9)}
-
-    async def _end(self, held: HeldRun, fields: dict[str, Any]) -> StoredRun:
-        """Record the end of an attempt. A store that does not answer is asked again for a while."""
-        for attempt in range(_END_ATTEMPTS):
-            try:
-                return await self._table.finish(held, **fields)
-            except (TransientError, UnavailableError):
-                if attempt == _END_ATTEMPTS - 1:
-                    raise
-                await Pause(min(0.1 * 2**attempt, self._lease / 6))
-        raise AssertionError("unreachable")  # pragma: no cover
 
     def _report(self, ended: StoredRun) -> None:
         if self._on_end is not None:
@@ -299,7 +313,7 @@ class Worker(_WorkerBase):
         try:
             with Heartbeat(self._table.context.heartbeats, self._lease, held.claim.beat):
                 fields = self._attempt(held)
-                self._report(run(self._end(held, fields)))
+                self._report(run(self._table.finish(held, **fields)))
         except Exception as error:  # noqa: BLE001 - logged: the run is taken up by whoever finds it
             self._lost(held, error)
         finally:
@@ -318,7 +332,7 @@ class Worker(_WorkerBase):
             return self._after(Outcome(QUEUED))
         except ClaimLostError:
             raise
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: the thread is the worker's
             if held.claim.is_lost:
                 raise
             return self._after_error(held, error)
@@ -391,7 +405,7 @@ class AsyncWorker(_WorkerBase):
         try:
             async with Heartbeat(self._table.context.heartbeats, self._lease, held.claim.beat):
                 fields = await self._attempt(held)
-                self._report(await arun(self._end(held, fields)))
+                self._report(await arun(self._table.finish(held, **fields)))
         except Exception as error:  # noqa: BLE001 - logged: the run is taken up by whoever finds it
             self._lost(held, error)
         finally:
@@ -407,9 +421,12 @@ class AsyncWorker(_WorkerBase):
             return self._after(Outcome(QUEUED))
         except ClaimLostError:
             raise
-        except Exception as error:
+        except BaseException as error:
             if held.claim.is_lost:
                 raise
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                return self._after(Outcome(QUEUED))  # the program ends
             return self._after_error(held, error)
 
     async def __aenter__(self) -> Self:

@@ -22,16 +22,21 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import ERROR, RESUME
 from msgspec.structs import astuple
 
+from holdfast.agents.runs.program_runs import ProgramRun, ProgramRuns
 from holdfast.backends.runtime.drivers import arun, make_both, run
+from holdfast.engine.claims import CLAIM_SECONDS
 from holdfast.engine.namespaces import split_name, thread_name
+from holdfast.engine.row_format import check_name
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
-from holdfast.history.thread_status import status_of_state, status_of_writes
+from holdfast.history.thread_status import NO_TASK, status_of_state, status_of_writes
 from holdfast.interfaces.langgraph import tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
 from holdfast.recording.journal import RecordMode
 from holdfast.schemas.schema_declaration import ValidationMode
+from holdfast.security.handle import owner_handle
 from holdfast.store import graph_forms
 from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.graph_schemas import GraphSchemas
@@ -39,7 +44,9 @@ from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.opener import open as open_store
 from holdfast.store.saved_checkpoint import FromParent, SavedCheckpoint
 from holdfast.store.store import StoreOperations
-from holdfast.time_parser import Duration, parse_duration
+from holdfast.time_parser import Duration, parse_duration, parse_seconds
+
+_ERROR_SOURCE = "__error_source_node__"
 
 
 def _several(ids: Sequence[str], what: str) -> None:
@@ -84,6 +91,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     With a `ttl`, such as `"30d"`, every thread that is saved to gets it: the job `delete-stale` deletes those that have
     not changed for so long, with their subgraphs.
 
+    With `recover`, the name of the graph among workers, a run of the graph is recorded while it is under way: if the
+    process dies, a worker (`store.worker(support=graph)`, `holdfast work`) goes on from the last checkpoint. What is
+    saved is on the condition that nobody else has the thread. See `run` for a block that covers all that nodes store.
+
     Any number of threads and event loops may use a saver, or copies of it, at a time.
     """
 
@@ -98,6 +109,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         validate: ValidationMode = "refuse",
         record: RecordMode = "full",
         ttl: Duration | None = None,
+        recover: str | None = None,
+        lease: Duration = CLAIM_SECONDS,
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -120,6 +133,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.recording`."""
         self._strict = strict
         self._ttl = None if ttl is None else parse_duration(ttl, "time to live", positive=True)
+        self._runs: ProgramRuns | None = None
+        if recover is not None:
+            seconds = parse_seconds(lease, "lease", positive=True)
+            self._runs = ProgramRuns(owner_handle(store), check_name(recover, "name of a graph"), seconds)
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
         self._restrict(frozenset(SAFE_MSGPACK_TYPES) if STRICT_MSGPACK_ENABLED else None)
 
@@ -135,6 +152,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         validate: ValidationMode = "refuse",
         record: RecordMode = "full",
         ttl: Duration | None = None,
+        recover: str | None = None,
+        lease: Duration = CLAIM_SECONDS,
         **options: Any,
     ) -> HoldfastSaver:
         """A saver on the store at a URL or a path, which is opened, and closed together with the saver.
@@ -151,6 +170,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             validate=validate,
             record=record,
             ttl=ttl,
+            recover=recover,
+            lease=lease,
         )
         saver._owned = True
         return saver
@@ -173,7 +194,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
         thread_id, namespace, parent = place = graph_forms.place_of(config)
         described = get_checkpoint_metadata(config, metadata)
-        await self._checkpoints.save(
+        kind = str(described.get("source", "save"))
+        # The status of a thread is that of its graph: what happens in subgraphs reaches it.
+        status = None if namespace else status_of_state(checkpoint["channel_values"], checkpoint["channel_versions"])
+        save = partial(
+            self._checkpoints.save,
             place.thread,
             self._state(checkpoint, new_versions),
             id=checkpoint["id"],
@@ -181,11 +206,16 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             parent=parent,
             bookkeeping=graph_forms.bookkeeping_of(checkpoint),
             metadata=cast(dict[str, Any], described),
-            kind=str(described.get("source", "save")),
+            kind=kind,
             ttl=None if self._ttl is None or namespace else self._ttl,
-            # The status of a thread is that of its graph: what happens in subgraphs reaches it.
-            status=None if namespace else status_of_state(checkpoint["channel_values"], checkpoint["channel_versions"]),
+            status=status,
         )
+        if self._runs is None:
+            await save()
+        else:
+            begins = not namespace and kind in ("input", "loop")
+            new, is_own = checkpoint["id"], not namespace
+            await self._runs.save(place.thread, save, new, is_checkpoint=is_own, begins=begins, status=status)
         made: RunnableConfig = graph_forms.config_of(thread_id, namespace, checkpoint["id"])
         return made
 
@@ -233,14 +263,41 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             task_path=task_path,
             status=None if place.namespace else status,
         )
-        try:
-            await put(recorded=recorded)
-        except (UnsupportedError, InvalidError):
-            if recorded is None:
-                raise
-            await put(recorded=incomplete(recorded))  # the run goes on, and its replay says what is missing
+
+        async def save() -> None:
+            try:
+                await put(recorded=recorded)
+            except (UnsupportedError, InvalidError):
+                if recorded is None:
+                    raise
+                await put(recorded=incomplete(recorded))  # the run goes on, and its replay says what is missing
+
+        if self._runs is None:
+            await save()
+            return
+        # An answer begins a run; what else is written without one is of a task that ended when the run had.
+        begins = task_id == NO_TASK and not place.namespace and any(channel == RESUME for channel, _ in writes)
+        error = next((self._written(value) for channel, value in writes if channel == ERROR), "")
+        is_handled = any(channel == _ERROR_SOURCE for channel, _ in writes)  # another node takes the error
+        ends = None if place.namespace or is_handled else status
+        after = place.checkpoint_id
+        await self._runs.save(
+            place.thread, save, after, is_checkpoint=False, begins=begins, status=ends, error=str(error)
+        )
 
     put_writes, aput_writes = make_both(_put_writes)
+
+    def run(self, config: RunnableConfig) -> ProgramRun:
+        """Have a thread to oneself, in `with` or `async with`: what is stored in the block, by nodes in scopes and by
+        agents too, is on the condition that nobody else has the thread. If the process dies in it, or the block is left
+        by an exception before the graph has ended, workers go on with the graph that `recover` names."""
+        if self._runs is None:
+            raise ConfigError(
+                "the saver does not say by which name workers have the graph",
+                where="saver.run",
+                hint="HoldfastSaver(store, recover='support')",
+            )
+        return self._runs.enter(graph_forms.place_of(config).thread)
 
     def _written(self, value: Any) -> Any:
         if not isinstance(value, BaseException):
