@@ -132,6 +132,10 @@ class ThreadInfo(msgspec.Struct, frozen=True):
     kind: LineKind = "thread"
     damaged: bool = False
     status: ThreadState = "idle"
+    message: Hidden[str] = ""
+    """The last message that its latest steps added, or what they changed; only in a list with `preview`."""
+    user: Hidden[str] = ""
+    """Whose thread it is, as the metadata of its latest step says; only in a list with `preview`."""
 
     @property
     @computed

@@ -40,13 +40,13 @@ from holdfast.engine.thread_status import (
 from holdfast.engine.types import Question, ThreadStatus, to_datetime
 
 _START, _TRIGGER, _JOIN, _SENDS = "__start__", "branch:to:", "join:", "__pregel_tasks"
-_ERROR, INTERRUPT, RESUME = "__error__", "__interrupt__", "__resume__"
+ERROR, INTERRUPT, RESUME = "__error__", "__interrupt__", "__resume__"
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
 """The task of an answer that was given to the graph as a whole."""
 
 _VERSION = "version of "
-_MARKS = {_ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
+_MARKS = {ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
 """What pending writes say of a thread, by their channel: the first that there is."""
 
 
@@ -96,7 +96,7 @@ class _Marks(NamedTuple):
         taken = [answer for packed in answers.values() for answer in _items(codec.unpack(packed))]
         left = [row for row in rows if row.task not in ended]
         return cls(
-            [row for row in left if row.channel == _ERROR],
+            [row for row in left if row.channel == ERROR],
             [row for row in left if row.channel == INTERRUPT],
             given is not None and codec.unpack(given) not in taken,
         )
@@ -125,7 +125,7 @@ async def read_status(engine: Engine, line: Line, *, is_own: bool = False) -> Th
     if not marks.errors:
         return ThreadStatus(status, since, head.id)
     failed = marks.errors[0]
-    error, message = _parse_error(str(codec.unpack(failed.packed)))
+    error, message = parse_error(str(codec.unpack(failed.packed)))
     return ThreadStatus(status, since, head.id, [], _node(failed.path, sends), error, message)
 
 
@@ -205,7 +205,7 @@ def _items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _parse_error(text: str) -> tuple[str, str]:
+def parse_error(text: str) -> tuple[str, str]:
     """Return the class and the message of an error, which is stored as `ValueError('message')`."""
     name, bracket, rest = text.partition("(")
     if not bracket or not name.isidentifier() or not rest.endswith(")"):

@@ -1,0 +1,132 @@
+"""Threads that failed, wait, or have a tool that failed: pages hide none of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.web.pages import page_routes
+from tests.interfaces.http.kit import ServedStore
+from tests.interfaces.web.kit import HOSTILE
+from tests.interfaces.web.test_pages import get
+from tests.interfaces.web.waiting_graphs import run_graphs
+
+ERROR = "the payment service refused: card declined (do not retry)"
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+    """A served store with threads of graphs, and one that no graph made."""
+    with holdfast.open(tmp_path_factory.mktemp("graphs") / "agents.db") as store:
+        run_graphs(store)
+        store.thread("plain").put({"n": 1})
+        with ServedStore(store, page_routes) as served:
+            yield served
+
+
+def rows(text: str) -> dict[str, str]:
+    """The rows of the table of threads, by the thread that they lead to."""
+    found = re.findall(r"<tr.*?</tr>", text, re.DOTALL)
+    return {match[1]: row for row in found if (match := re.search(r'href="/threads/([^"]+)"', row))}
+
+
+def test_the_list_shows_status_last_message_and_user(graphs: ServedStore) -> None:
+    found = rows(get(graphs, "/threads").text)
+    assert set(found) == {"refund-17", "refund-18", "weather-3", "plain"}
+    assert "outcome warn" in found["refund-17"]
+    assert "outcome bad" in found["refund-18"]
+    assert "tool failed: TimeoutError" in found["weather-3"]
+    assert ">ada<" in found["weather-3"]
+    assert ">ada<" not in found["plain"]
+
+
+@pytest.mark.parametrize(("status", "expected"), [("failed", {"refund-18"}), ("waiting", {"refund-17"})])
+def test_the_list_is_filtered_by_status(graphs: ServedStore, status: str, expected: set[str]) -> None:
+    assert set(rows(get(graphs, f"/threads?status={status}").text)) == expected
+    assert set(rows(get(graphs, f"/threads?status={status}&sort=name").text)) == expected
+
+
+def test_a_failed_thread_says_why(graphs: ServedStore) -> None:
+    text = get(graphs, "/threads/refund-18").text
+    assert re.search(r'class="status bad".*?in <b>charge</b>.*?<b>ConnectionError</b>', text, re.DOTALL)
+    assert ERROR in text
+    assert 'class="call failed"' in text
+    assert "no result yet" not in text
+    assert 'class="fails"' in text
+    assert "__error__" not in get(graphs, "/threads/refund-18?tab=pending").text
+
+
+def test_an_earlier_step_of_a_failed_thread_leads_to_the_failure(graphs: ServedStore) -> None:
+    first = graphs.store.thread("refund-18").log()[-1]
+    text = get(graphs, f"/threads/refund-18/{first.id}").text
+    assert 'class="status bad"' in text
+    assert '<a href="/threads/refund-18">Go there</a>' in text
+
+
+def test_a_waiting_thread_says_so_and_others_do_not(graphs: ServedStore) -> None:
+    assert 'class="status warn"' in get(graphs, "/threads/refund-17").text
+    for name in ("weather-3", "plain"):
+        assert 'class="status ' not in get(graphs, f"/threads/{name}").text
+
+
+def test_the_result_of_a_failed_tool_looks_failed(graphs: ServedStore) -> None:
+    text = get(graphs, "/threads/weather-3").text
+    assert 'class="call failed"' in text
+    assert 'title="A tool failed"' in text
+    entries = graphs.request("GET", "/api/v1/threads/weather-3/log").json["items"]
+    assert [each["failed"] for each in entries] == [True, *[False] * (len(entries) - 1)]
+
+
+def test_a_failure_is_an_event_of_the_timeline(graphs: ServedStore) -> None:
+    events = graphs.store.timeline.query(errors=True)
+    assert [(each.action, each.scope, each.summary) for each in events] == [
+        ("fail", "thread:refund-18", "ConnectionError")
+    ]
+    assert ERROR not in str(events)  # it may be about a person: the thread has it
+    assert "refund-18" in get(graphs, "/timeline?errors=true").text
+
+
+def test_a_list_for_an_identity_has_no_messages() -> None:
+    with holdfast.open("memory://") as store:
+        view = store.as_identity(user="eve")
+        view.thread("own").put({"messages": [{"role": "user", "content": "hello"}]})
+        assert [(each.name, each.message) for each in view.threads(preview=True)] == [("own", "")]
+        assert [each.message for each in store.threads(preview=True)] == ["user: hello"]  # the control
+
+
+def test_attention_is_listed_the_most_urgent_first(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
+        store.thread("quiet").put({"n": 1})
+        assert 'aria-label="Needs attention"' not in get(served, "/").text
+        run_graphs(store)
+        store.runs.submit("quiet", graph="missing", attempts=1)
+        store.jobs.add("nightly", "verify", schedule="every 1h")
+        text = get(served, "/").text
+    found = re.search(r'aria-label="Needs attention".*?</section>', text, re.DOTALL)
+    assert found is not None
+    assert re.findall(r"outcome \w+\">(\w[\w-]*)<", found[0]) == ["waiting", "failed"]
+    assert ERROR in found[0]
+
+
+def test_markup_in_errors_and_users_is_text(tmp_path: Path) -> None:
+    from langgraph.graph import START, StateGraph
+
+    from holdfast.langgraph import HoldfastSaver
+
+    def fail(state: dict[str, str]) -> None:
+        raise ValueError(HOSTILE)
+
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = StateGraph(dict).add_node("fail", fail).add_edge(START, "fail").compile(HoldfastSaver(store))
+        with pytest.raises(ValueError, match="owned"):
+            graph.invoke({"a": 1}, {"configurable": {"thread_id": "odd", "user_id": HOSTILE}})
+        with ServedStore(store, page_routes) as served:
+            for path in ("/", "/threads", "/threads/odd", "/threads/odd?tab=pending", "/timeline?errors=true"):
+                text = get(served, path).text
+                assert "odd" in text
+                assert "<img src=x" not in text
+                assert "<script>document" not in text
