@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.web.kit import HOSTILE
 from tests.interfaces.web.test_pages import get
-from tests.interfaces.web.waiting_graphs import run_graphs
+from tests.interfaces.web.waiting_graphs import Chat, graph_of, run_graphs
 
 ERROR = "the payment service refused: card declined (do not retry)"
 
@@ -113,17 +115,15 @@ def test_attention_is_listed_the_most_urgent_first(tmp_path: Path) -> None:
 
 
 def test_markup_in_errors_and_users_is_text(tmp_path: Path) -> None:
-    from langgraph.graph import START, StateGraph
-
-    from holdfast.langgraph import HoldfastSaver
-
-    def fail(state: dict[str, str]) -> None:
+    def fail(state: Chat) -> dict[str, Any]:
         raise ValueError(HOSTILE)
 
     with holdfast.open(tmp_path / "a.db") as store:
-        graph = StateGraph(dict).add_node("fail", fail).add_edge(START, "fail").compile(HoldfastSaver(store))
+        graph = graph_of(fail, store)
         with pytest.raises(ValueError, match="owned"):
-            graph.invoke({"a": 1}, {"configurable": {"thread_id": "odd", "user_id": HOSTILE}})
+            graph.invoke(
+                {"messages": [HumanMessage("hello")]}, {"configurable": {"thread_id": "odd", "user_id": HOSTILE}}
+            )
         with ServedStore(store, page_routes) as served:
             for path in ("/", "/threads", "/threads/odd", "/threads/odd?tab=pending", "/timeline?errors=true"):
                 text = get(served, path).text

@@ -35,10 +35,17 @@ def model(state: Chat) -> dict[str, Any]:
     return {"messages": [AIMessage("I refund the order.", tool_calls=[call])]}
 
 
+def call_id(state: Chat) -> str:
+    """The id of the call that the model made."""
+    message = state["messages"][-1]
+    assert isinstance(message, AIMessage)
+    return str(message.tool_calls[0]["id"])
+
+
 def approve(state: Chat) -> dict[str, Any]:
     """Asks a person before the tool is called."""
     answer = interrupt([APPROVAL])
-    return {"messages": [ToolMessage(f"answered: {answer}", tool_call_id=state["messages"][-1].tool_calls[0]["id"])]}
+    return {"messages": [ToolMessage(f"answered: {answer}", tool_call_id=call_id(state))]}
 
 
 def charge(state: Chat) -> dict[str, Any]:
@@ -48,7 +55,7 @@ def charge(state: Chat) -> dict[str, Any]:
 
 def look(state: Chat) -> dict[str, Any]:
     """A tool that reports its failure as a result."""
-    call = state["messages"][-1].tool_calls[0]["id"]
+    call = call_id(state)
     return {"messages": [ToolMessage("TimeoutError: no answer in 10 s", tool_call_id=call, status="error")]}
 
 

@@ -151,9 +151,9 @@ def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteMod
 def end_mark(call: Call, name: str, id: str) -> Literal["", "waits", "failed"]:
     """Return whether a task failed after a checkpoint, or waits for an answer."""
     pending = _pending_writes(call.store.thread(name), id)
-    return (
-        "failed" if any(each.error for each in pending) else "waits" if any(each.interrupt for each in pending) else ""
-    )
+    if any(each.error for each in pending):
+        return "failed"
+    return "waits" if any(each.interrupt for each in pending) else ""
 
 
 def _read(call: Call, thread: str, at: str) -> Checkpoint[Any]:

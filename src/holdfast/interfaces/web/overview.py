@@ -52,7 +52,9 @@ def overview_values(call: Call) -> dict[str, Any]:
     threads, complete = reads.attempt("Threads", lambda: _read_threads(call)) or ([], True)
     status = reads.attempt("Status", lambda: get_status(call))
     jobs = reads.attempt("Jobs", lambda: list(call.owned.jobs.list())) or []
-    recent = reads.attempt("Threads", lambda: call.store.threads(order="updated", preview=True, limit=_RECENT)) or []
+    recent: Sequence[ThreadInfo] = (
+        reads.attempt("Threads", lambda: call.store.threads(order="updated", preview=True, limit=_RECENT)) or []
+    )
     return {
         "status": status,
         "recent": recent,
