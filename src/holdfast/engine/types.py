@@ -162,6 +162,8 @@ class Question(msgspec.Struct, frozen=True):
     """The node that asks."""
     value: Any
     """What it asks."""
+    schema: Hidden[Any] = None
+    """The JSON Schema of the answer, if the graph gave one."""
 
 
 class ThreadStatus(msgspec.Struct, frozen=True):

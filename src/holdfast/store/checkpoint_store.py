@@ -26,7 +26,7 @@ from holdfast.engine.line_ttl import attach_ttl
 from holdfast.engine.lines import LABEL, ROOT, TAG
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
-from holdfast.engine.model.steps import RECORDED, PendingWriteRow
+from holdfast.engine.model.steps import ANSWERED, RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.reserved_channels import reserved_error
@@ -383,8 +383,8 @@ class CheckpointStore:
         if not writes:
             return
         check_name(task_path, "path of a task")
-        if any(channel == RECORDED for _, channel, _ in writes):
-            raise InvalidError(f"the name {RECORDED!r} is reserved", hint="Give the channel another name")
+        if reserved := {RECORDED, ANSWERED} & {channel for _, channel, _ in writes}:
+            raise InvalidError(f"the name {reserved.pop()!r} is reserved", hint="Give the channel another name")
         try:
             packed = self._codec.pack_items([value for _, _, value in writes])
         except HoldfastError:
