@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 import holdfast
+from holdfast.engine.types import Question
+from holdfast.interfaces.web.action_plan import ActionForm, UnmetError
+from holdfast.interfaces.web.answer_plan import plan_answer
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.web.kit import HOSTILE
-from tests.interfaces.web.test_pages import get
+from tests.interfaces.web.test_pages import get, signed_in
 from tests.interfaces.web.waiting_graphs import Chat, graph_of, run_graphs
 
 ERROR = "the payment service refused: card declined (do not retry)"
@@ -130,3 +135,116 @@ def test_markup_in_errors_and_users_is_text(tmp_path: Path) -> None:
                 assert "odd" in text
                 assert "<img src=x" not in text
                 assert "<script>document" not in text
+
+
+# Answers ----------------------------------------------------------------------------------------------------------
+
+
+def plan(question: Question, **fields: str) -> dict[str, Any]:
+    """The body of the request that a form makes, filled in with these fields."""
+    with holdfast.open("memory://") as store:
+        thread = SimpleNamespace(status=lambda: SimpleNamespace(status="waiting", questions=[question]))
+        target: Any = SimpleNamespace(
+            thread=thread, name="chat", address="/api/v1/threads/chat", python="store.thread('chat')", store=store
+        )
+        form = ActionForm({name: [value] for name, value in fields.items()})
+        found = plan_answer(target, form)
+        assert found.request is not None
+        body: dict[str, Any] = json.loads(found.request.body)
+        return body
+
+
+HITL = {
+    "action_requests": [{"name": "pay", "args": {"eur": 9}, "description": "Pay?"}, {"name": "mail", "args": {}}],
+    "review_configs": [
+        {"action_name": "pay", "allowed_decisions": ["approve", "edit", "reject"]},
+        {"action_name": "mail", "allowed_decisions": ["respond"]},
+    ],
+}
+HUMAN = [
+    {"action_request": {"action": "pay", "args": {"eur": 9}}, "config": {"allow_accept": True, "allow_edit": True}}
+]
+TOOL = {"type": "tool_approval", "tool_call_id": "1", "name": "pay", "args": {"eur": 9}, "description": "Pay?"}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "ok": {"type": "boolean"},
+        "eur": {"type": "number"},
+        "note": {"type": "string"},
+        "kind": {"enum": ["full", "part"]},
+    },
+    "required": ["ok"],
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "fields", "answer"),
+    [
+        (HUMAN, None, {}, [{"type": "accept", "args": None}]),
+        (
+            HUMAN,
+            None,
+            {"0.how": "edit", "0.args": '{"eur": 8}'},
+            [{"type": "edit", "args": {"action": "pay", "args": {"eur": 8}}}],
+        ),
+        (HUMAN, None, {"0.how": "ignore"}, [{"type": "accept", "args": None}]),  # it is not allowed
+        (
+            HITL,
+            None,
+            {"0.how": "reject", "0.message": "no", "1.message": "sent"},
+            {"decisions": [{"type": "reject", "message": "no"}, {"type": "respond", "message": "sent"}]},
+        ),
+        (
+            HITL,
+            None,
+            {"0.how": "edit", "0.args": "{}", "1.message": "x"},
+            {
+                "decisions": [
+                    {"type": "edit", "edited_action": {"name": "pay", "args": {}}},
+                    {"type": "respond", "message": "x"},
+                ]
+            },
+        ),
+        (TOOL, {"discriminator": {"mapping": {"reject": "#"}}}, {}, {"type": "reject"}),
+        ("How?", SCHEMA, {"value.ok": "false", "value.eur": "2.5"}, {"ok": False, "eur": 2.5, "kind": "full"}),
+        ("How?", {"type": "string"}, {"value.": "well"}, "well"),
+        ("How?", None, {"value": "two\r\nlines"}, "two\nlines"),
+        ("How?", None, {"value": "[1]", "as": "json"}, [1]),
+    ],
+)
+def test_a_form_makes_the_answer_that_the_graph_expects(
+    value: Any, schema: Any, fields: dict[str, str], answer: Any
+) -> None:
+    assert plan(Question("7f", "node", value, schema), **fields) == {"value": answer, "question": "7f"}
+
+
+def test_an_answer_that_is_not_json_says_where() -> None:
+    with pytest.raises(UnmetError) as unmet:
+        plan(Question("7f", "node", "How?"), value='{"a": 1,\n b}', **{"as": "json"})
+    assert unmet.value.plan.problem is not None
+    assert "line 2" in unmet.value.plan.problem.detail
+
+
+def test_who_may_not_write_gets_no_form(graphs: ServedStore) -> None:
+    text = get(graphs, "/threads/refund-17").text
+    assert "Refund <strong>42.50 EUR</strong>" in text
+    assert "data-apply" not in text
+    assert "store.thread(&#39;refund-17&#39;).answer(" in text
+
+
+def test_the_page_of_a_waiting_thread_has_the_form(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        run_graphs(store)
+        with ServedStore(store, page_routes, write=True) as served:
+            text = get(served, "/threads/refund-17").text
+            assert 'value="accept" data-whole checked' in text
+            assert 'data-address="/api/v1/threads/refund-17/answers"' in text
+            question = store.thread("refund-17").status().questions[0].id
+            path = "/threads/refund-17/HEAD/actions/answer"
+            foreign = served.request(
+                "POST", path, headers={**signed_in(served), "Origin": "https://evil.example"}, token=None
+            )
+            assert foreign.status in (401, 403)
+            store.thread("refund-17").answer("here", question=question)
+            assert "Unfinished" in get(served, "/threads/refund-17").text
+            assert "waits for no such answer" in get(served, path).text

@@ -15,6 +15,7 @@ from holdfast.interfaces.cli.formatting import plural
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import preview_of
+from holdfast.interfaces.web.answer_plan import question_text
 from holdfast.interfaces.web.page_renderer import query_text, segment, shell_text, short_span
 from holdfast.maintenance.jobs.job import Job
 
@@ -108,7 +109,8 @@ def describe_status(status: ThreadStatus) -> str:
     if status.questions:
         first = status.questions[0]
         more = len(status.questions) - 1
-        asked = f"{first.node}: {preview_of(first.value)}" if first.node else preview_of(first.value)
+        asked = question_text(first.value) or preview_of(first.value)
+        asked = f"{first.node}: {asked}" if first.node else asked
         return f"{asked} and {plural(more, 'other question')}" if more else asked
     return at + ": ".join(filter(None, (status.error, status.message)))
 

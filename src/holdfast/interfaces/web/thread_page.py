@@ -29,7 +29,9 @@ from holdfast.interfaces.http.thread_reads import (
     get_thread,
     get_value,
 )
-from holdfast.interfaces.web.actions import may_change, offered
+from holdfast.interfaces.web.action_plan import ActionForm
+from holdfast.interfaces.web.actions import action_values, may_change, offered
+from holdfast.interfaces.web.answer_plan import QuestionView, view_question
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
@@ -205,7 +207,7 @@ def _step_values(
         "tab": tab,
         "a": a,
         "status": status,
-        "questions": status.questions if status is not None and status.checkpoint == checkpoint.id else [],
+        "questions": list(_questions(call, name, status)) if status and status.checkpoint == checkpoint.id else [],
         "failures": _failures(found, status),
         "last": _last_step(detail, found),
         "neighbours": _neighbours(call, name, found, detail),
@@ -240,6 +242,14 @@ def _status(call: Call, name: str) -> ThreadStatus | None:
         return call.store.thread(name).status()
     except CorruptError:
         return None
+
+
+def _questions(call: Call, name: str, status: ThreadStatus) -> Iterator[tuple[QuestionView, dict[str, Any] | None]]:
+    """Yield the questions of a thread, each with its form, if the caller may answer."""
+    may_answer = may_change(call, name)
+    for each in status.questions:
+        form = ActionForm({"question": [each.id]}, sent=False)
+        yield view_question(each), action_values(call, name, "HEAD", "answer", form) if may_answer else None
 
 
 class Failure(NamedTuple):
