@@ -17,7 +17,7 @@ from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.guard import OWNER, current_authority
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.model.steps import RECORDED, PendingWriteRow
+from holdfast.engine.model.steps import ANSWERED, RECORDED, PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
 from holdfast.engine.thread_status import ThreadState, concurrent_status, forget_status, with_writes
 from holdfast.engine.types import PendingWrite
@@ -62,7 +62,7 @@ def _next(line: Line, point: StepRef) -> Key:
 
 def decode_writes(codec: Codec, rows: Sequence[PendingWriteRow]) -> list[PendingWrite]:
     """Return the values of writes, without the calls that were recorded."""
-    rows = [row for row in rows if row.task and row.channel != RECORDED]
+    rows = [row for row in rows if row.task and row.channel not in (RECORDED, ANSWERED)]
     values = codec.unpack_items(row.packed for row in rows)
     return [PendingWrite(row.task, row.channel, value) for row, value in zip(rows, values, strict=True)]
 

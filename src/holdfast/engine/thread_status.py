@@ -143,6 +143,9 @@ def with_writes(
         elif known.status == status:
             known.task = task
             return ()
+        # Another task asks still: it asked after the one that goes on now.
+        elif known.status == WAITING and status == UNFINISHED and known.task not in ("", task) and task.strip("0-"):
+            return ()
         # A run in which a task failed has failed, whatever other tasks of the same step ask.
         elif known.status == FAILED and status == WAITING and known.task not in ("", task):
             known.is_asked = True

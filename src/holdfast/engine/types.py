@@ -132,6 +132,10 @@ class ThreadInfo(msgspec.Struct, frozen=True):
     kind: LineKind = "thread"
     damaged: bool = False
     status: ThreadState = "idle"
+    message: Hidden[str] = ""
+    """The last message that its latest steps added, or what they changed; only in a list with `preview`."""
+    user: Hidden[str] = ""
+    """Whose thread it is, as the metadata of its latest step says; only in a list with `preview`."""
 
     @property
     @computed
@@ -158,6 +162,8 @@ class Question(msgspec.Struct, frozen=True):
     """The node that asks."""
     value: Any
     """What it asks."""
+    schema: Hidden[Any] = None
+    """The JSON Schema of the answer, if the graph gave one."""
 
 
 class ThreadStatus(msgspec.Struct, frozen=True):

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.json import decode, encode
+from msgspec.structs import replace
 
+from holdfast.backends.interface import Query, Row, Scan
+from holdfast.backends.tables import STEPS
 from holdfast.codec import default_codec
+from holdfast.engine.checked_rows import read_despite_damage
+from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import as_items, as_map
 from holdfast.engine.model.steps import Step
 from holdfast.engine.projection.rendering import RenderedMessage, is_hidden, messages
+from holdfast.engine.row_format import Line, open_step
+from holdfast.engine.subject_names import METADATA_KEY, subject_of_name, subjects_in
+from holdfast.engine.types import ThreadInfo
 from holdfast.errors import HoldfastError
 
 _SHORT = 24
 """The largest packed value that a summary contains."""
+
+_LATEST = 3
+"""In so many of its latest steps, the last message of a thread is looked for."""
+
+_LONGEST = 200
+_USERS = ("user_id", "user", METADATA_KEY)
+"""The entries of metadata that say whose thread it is."""
 
 
 def changed_channels(step: Step) -> list[str]:
@@ -48,12 +63,63 @@ def last_message(step: Step) -> str:
             continue  # damaged: the summary says how much the step changed
         if rendered:
             (message,) = rendered
-            who = " ".join(filter(None, (message.role, message.name)))
+            who = " ".join(filter(None, (message.role, message.name, "failed" if is_failed_tool(message) else "")))
             text = next((line.strip() for line in message.content.splitlines() if line.strip()), "")
             if text:
                 return f"{who}: {text}" if who else text
             return next((f"{who} calls {call}" for call in tool_calls(message)), "")
     return ""
+
+
+def has_failed_tool(step: Step) -> bool:
+    """Return whether a step added the result of a tool that says that it failed."""
+    for key, operation in step.edit.put:
+        suspects = [item for item in _added_items(operation) if b"error" in item and not is_pointer(item)]
+        try:
+            rendered = messages(_channel(key), suspects) if suspects else None
+        except HoldfastError:
+            continue  # damaged: its own page says so
+        if any(is_failed_tool(each) for each in rendered or ()):
+            return True
+    return False
+
+
+def is_failed_tool(message: RenderedMessage) -> bool:
+    """Return whether a message is the result of a tool that says that it failed."""
+    if message.role != "tool" or "error" not in message.json:
+        return False
+    tree = decode(message.json)
+    return isinstance(tree, dict) and (tree.get("status") == "error" or tree.get("is_error") is True)
+
+
+async def preview_threads(engine: Engine, tenant: str, threads: Sequence[ThreadInfo]) -> list[ThreadInfo]:
+    """Return threads with what their latest steps say: the last message, and whose thread it is. Of a damaged step,
+    nothing is said."""
+    queries: list[Query] = [
+        Scan(STEPS, (tenant, each.thread), (), (f"{each.latest}\0",), True, _LATEST, "id")
+        for each in threads
+        if each.latest
+    ]
+    answers = iter(await read_despite_damage(engine.context.backend, queries) if queries else ())
+    return [_previewed(engine, tenant, each, next(answers)) if each.latest else each for each in threads]
+
+
+def _previewed(engine: Engine, tenant: str, info: ThreadInfo, rows: Sequence[Row]) -> ThreadInfo:
+    line, message, changes, user = Line(tenant, info.thread), "", "", ""
+    for row in rows:
+        if row.key[2] != rows[0].key[2]:
+            continue  # of another branch
+        try:
+            step = open_step(line, row, engine.context.max_bytes)
+            metadata = engine.context.codec.unpack(step.header.metadata)
+        except HoldfastError:
+            break
+        user = user or next(iter(subjects_in(metadata, _USERS)), "") or subject_of_name(step.header.origin.actor)
+        changes = changes or ", ".join(summarize(step))
+        message = last_message(step)
+        if message:
+            break
+    return replace(info, message=(message or changes)[:_LONGEST], user=user[:_LONGEST])
 
 
 def tool_calls(message: RenderedMessage) -> Iterator[str]:
@@ -81,11 +147,15 @@ def _channel(packed: bytes) -> str:
 
 def _last_item(operation: Operation) -> bytes | None:
     """Return the last item that an operation puts into a list."""
-    if isinstance(operation, EditList):
-        put = [part for part in operation.parts if not isinstance(part, KeepRun | ChangeItem) and part]
-        return put[-1][-1] if put else None
-    items = as_items(operation.value) if isinstance(operation, Set) else None
+    items = _added_items(operation)
     return items[-1] if items else None
+
+
+def _added_items(operation: Operation) -> Sequence[bytes]:
+    """Return the items that an operation puts into a list."""
+    if isinstance(operation, EditList):
+        return [item for part in operation.parts if not isinstance(part, KeepRun | ChangeItem) for item in part]
+    return (as_items(operation.value) if isinstance(operation, Set) else None) or ()
 
 
 def _amount(operation: Operation) -> str:

@@ -19,7 +19,7 @@ from holdfast.engine.claims import held_claims
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap, as_map, pack_name, unpack
-from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.model.steps import ANSWERED, PendingWriteRow
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.thread_status import (
@@ -40,13 +40,13 @@ from holdfast.engine.thread_status import (
 from holdfast.engine.types import Question, ThreadStatus, to_datetime
 
 _START, _TRIGGER, _JOIN, _SENDS = "__start__", "branch:to:", "join:", "__pregel_tasks"
-_ERROR, INTERRUPT, RESUME = "__error__", "__interrupt__", "__resume__"
+ERROR, INTERRUPT, RESUME = "__error__", "__interrupt__", "__resume__"
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 NO_TASK = "00000000-0000-0000-0000-000000000000"
 """The task of an answer that was given to the graph as a whole."""
 
 _VERSION = "version of "
-_MARKS = {_ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
+_MARKS = {ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
 """What pending writes say of a thread, by their channel: the first that there is."""
 
 
@@ -84,6 +84,8 @@ class _Marks(NamedTuple):
 
     errors: Sequence[PendingWriteRow]
     interrupts: Sequence[PendingWriteRow]
+    answered: frozenset[str]
+    """The ids of the interrupts that were answered, and whose tasks have not gone on yet."""
     is_answered: bool
     """Whether an answer was stored that no task has taken yet."""
 
@@ -93,11 +95,12 @@ class _Marks(NamedTuple):
         ended = {row.task for row in rows if row.place >= 0}
         answers = {row.task: row.packed for row in rows if row.channel == RESUME}
         given = answers.pop(NO_TASK, None)
-        taken = [answer for packed in answers.values() for answer in _items(codec.unpack(packed))]
+        taken = [answer for packed in answers.values() for answer in items_of(codec.unpack(packed))]
         left = [row for row in rows if row.task not in ended]
         return cls(
-            [row for row in left if row.channel == _ERROR],
+            [row for row in left if row.channel == ERROR],
             [row for row in left if row.channel == INTERRUPT],
+            frozenset(row.task for row in rows if row.channel == ANSWERED),
             given is not None and codec.unpack(given) not in taken,
         )
 
@@ -121,17 +124,19 @@ async def read_status(engine: Engine, line: Line, *, is_own: bool = False) -> Th
         return ThreadStatus(status, since, head.id)
     sends = await _sends(engine, line, head, marks)
     if status == WAITING:
-        return ThreadStatus(status, since, head.id, _questions(codec, marks.interrupts, sends))
+        return ThreadStatus(status, since, head.id, _questions(codec, marks, sends))
     if not marks.errors:
         return ThreadStatus(status, since, head.id)
     failed = marks.errors[0]
-    error, message = _parse_error(str(codec.unpack(failed.packed)))
+    error, message = parse_error(str(codec.unpack(failed.packed)))
     return ThreadStatus(status, since, head.id, [], _node(failed.path, sends), error, message)
 
 
 async def _derive(engine: Engine, line: Line, head: StepRef, marks: _Marks) -> ThreadState:
-    if marks.errors or (marks.interrupts and not marks.is_answered):
-        return FAILED if marks.errors else WAITING
+    if marks.errors:
+        return FAILED
+    if not marks.is_answered and _questions(engine.context.codec, marks, ()):
+        return WAITING
     state = await engine.lines.read_step(line, head, partial(engine.states.values, line))
     kept = as_map(state.get(pack_name(KEPT), b"\x80")) or {}
     codec = engine.context.codec
@@ -192,20 +197,23 @@ def _node(path: str, sends: Sequence[str]) -> str:
     return sends[int(number)] if number.isdigit() and int(number) < len(sends) else ""
 
 
-def _questions(codec: Codec, rows: Sequence[PendingWriteRow], sends: Sequence[str]) -> list[Question]:
+def _questions(codec: Codec, marks: _Marks, sends: Sequence[str]) -> list[Question]:
     found = []
-    for row in rows:
-        for each in _items(codec.unpack(row.packed)):
-            asked = getattr(each, "value", each)
-            found.append(Question(str(getattr(each, "id", "")), _node(row.path, sends), asked))
+    for row in marks.interrupts:
+        for each in items_of(codec.unpack(row.packed)):
+            id = str(getattr(each, "id", ""))
+            if id not in marks.answered:
+                schema = getattr(each, "response_schema", None)
+                found.append(Question(id, _node(row.path, sends), getattr(each, "value", each), schema))
     return found
 
 
-def _items(value: Any) -> Sequence[Any]:
+def items_of(value: Any) -> Sequence[Any]:
+    """Return the items of a pending write that may have several."""
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _parse_error(text: str) -> tuple[str, str]:
+def parse_error(text: str) -> tuple[str, str]:
     """Return the class and the message of an error, which is stored as `ValueError('message')`."""
     name, bracket, rest = text.partition("(")
     if not bracket or not name.isidentifier() or not rest.endswith(")"):

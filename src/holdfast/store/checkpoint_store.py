@@ -26,7 +26,7 @@ from holdfast.engine.line_ttl import attach_ttl
 from holdfast.engine.lines import LABEL, ROOT, TAG
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
-from holdfast.engine.model.steps import RECORDED, PendingWriteRow
+from holdfast.engine.model.steps import ANSWERED, RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.reserved_channels import reserved_error
@@ -34,7 +34,7 @@ from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.thread_status import ThreadState, overtaken_status, status_changes
+from holdfast.engine.thread_status import FAILED, ThreadState, overtaken_status, status_changes
 from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
 from holdfast.errors import (
@@ -46,9 +46,9 @@ from holdfast.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from holdfast.history.thread_status import refresh_status
+from holdfast.history.thread_status import ERROR, parse_error, refresh_status
 from holdfast.recording.journal import pack_recording
-from holdfast.security.audit.thread_audit import recorded
+from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.sensitive.recorded_values import redact
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
@@ -383,8 +383,8 @@ class CheckpointStore:
         if not writes:
             return
         check_name(task_path, "path of a task")
-        if any(channel == RECORDED for _, channel, _ in writes):
-            raise InvalidError(f"the name {RECORDED!r} is reserved", hint="Give the channel another name")
+        if reserved := {RECORDED, ANSWERED} & {channel for _, channel, _ in writes}:
+            raise InvalidError(f"the name {reserved.pop()!r} is reserved", hint="Give the channel another name")
         try:
             packed = self._codec.pack_items([value for _, _, value in writes])
         except HoldfastError:
@@ -403,6 +403,9 @@ class CheckpointStore:
             value = pack_recording(self._codec, recorded[1], redact, self._engine.protection)
             rows.append(PendingWriteRow(task_path, task_id, recorded[0], RECORDED, value, reference))
         await self._engine.writes.put(line, id, rows, status)
+        if status == FAILED:  # the step has no events: it was stored before
+            error = next((str(value) for _, channel, value in writes if channel == ERROR), "")
+            await record(self._engine, [line], "fail", {"error": parse_error(error)[0], "checkpoint": id}, "error")
 
     # Reading --------------------------------------------------------------------------------------------------
 

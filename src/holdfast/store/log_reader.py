@@ -15,7 +15,7 @@ from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import InvalidError
 from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
 from holdfast.history.revisions import find_step
-from holdfast.history.step_summary import changed_channels, last_message, summarize
+from holdfast.history.step_summary import changed_channels, has_failed_tool, last_message, summarize
 from holdfast.store.thread import Thread
 from holdfast.store.thread_access import thread_access
 
@@ -51,6 +51,7 @@ class LogDetails(NamedTuple):
     """With internal channels."""
     message: str
     changed: list[str]
+    failed: bool = False
 
 
 class LogPage(NamedTuple):
@@ -145,6 +146,14 @@ class LogEntry(NamedTuple):
         if isinstance(self.visit, LogDetails):
             return self.visit.changed
         return [] if self.visit.step is None else changed_channels(self.visit.step)
+
+    @property
+    @computed
+    def failed(self) -> Hidden[bool]:
+        """Whether it added the result of a tool that failed."""
+        if isinstance(self.visit, LogDetails):
+            return self.visit.failed
+        return self.visit.step is not None and has_failed_tool(self.visit.step)
 
 
 class LogReader:
@@ -313,7 +322,7 @@ def read_log_page(
 
 
 def _details(entry: LogEntry) -> LogDetails:
-    return LogDetails(entry.summary, entry.summarize(hidden=True), entry.message, entry.changed)
+    return LogDetails(entry.summary, entry.summarize(hidden=True), entry.message, entry.changed, entry.failed)
 
 
 def _position(position: Position) -> str:

@@ -234,6 +234,21 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
         return await read_status(self._engine, self._line)
 
+    @operation(changes=True)
+    @needs("write")
+    async def answer(self, value: Any = None, *, question: str | None = None) -> ThreadStatus:
+        """Answer an interrupt of a graph: `graph.invoke(None, config)` goes on with it, in any process. Returns the
+        status of the thread after that.
+
+        `question` is the id of one of `status().questions`, if several wait. The answer is stored as LangGraph stores
+        one, also in a subgraph. A run of the thread that waits is queued for a worker. `ConflictError` if the thread
+        waits for nothing (code `not-waiting`), or if another answered first (code `answered`).
+        """
+        from holdfast.store.thread_answer import store_answer
+
+        await store_answer(self._handle, self._line, value, question)
+        return await ThreadOperations.status(self)
+
     def running(self) -> ThreadRun:
         """Return the claim of a run, for `with` or `async with`: the thread is *running* while this process has it.
 

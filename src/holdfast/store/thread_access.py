@@ -161,6 +161,7 @@ class ThreadListing:
         status: ThreadState | None = None,
         kind: LineKind | Literal["all"] = "thread",
         order: Literal["name", "updated"] = "name",
+        preview: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ThreadInfo]:
@@ -169,7 +170,8 @@ class ThreadListing:
         Only those that start with a prefix; those that match a query, `where` (see `search`); those with a `status`,
         such as `"waiting"` (see `Thread.status`), which an index finds, except for idle ones. A filter by an entry of
         metadata, as in `where="meta.user=alice"`, finds them by an index, too; see the guide "Search". Agents, scopes,
-        sessions and the store's own records are lines of steps as threads are: `kind` lists those.
+        sessions and the store's own records are lines of steps as threads are: `kind` lists those. With `preview`, each
+        has its last message and its user; not for an identity, whose reads of threads are recorded.
         """
         check_name(prefix, "start of a name")
         self._handle.engine.context.rows.check_prefix(prefix)
@@ -187,7 +189,8 @@ class ThreadListing:
         if order == "updated":
             if of_kind != "thread":
                 raise InvalidError("only threads are listed by their last update", hint="Leave out kind or order")
-            return await self._list_updated(prefix, where, status, after, count, visible)
+            page = await self._list_updated(prefix, where, status, after, count, visible)
+            return await self._previewed(page) if preview else page
         if status is not None:
             listed = await self._list_by_status(status, prefix, where, after, count + 1, visible)
         elif where is None:
@@ -197,7 +200,8 @@ class ThreadListing:
 
             search = prepare(engine, tenant, where, of_kind, visible)
             listed = await self._described(await search.threads(prefix, after, count + 1))
-        return Page.cut(listed, count, lambda info: info.thread)
+        page = Page.cut(listed, count, lambda info: info.thread)
+        return await self._previewed(page) if preview else page
 
     @operation(may_lag=True)
     async def search(
@@ -332,6 +336,14 @@ class ThreadListing:
             if len(page) < limit or len(found) >= limit:
                 return found[:limit]
             after = page[-1].line.name
+
+    async def _previewed(self, page: Page[ThreadInfo]) -> Page[ThreadInfo]:
+        """Add to the threads of a page what their latest steps say."""
+        if not self._handle.guard.actor:
+            from holdfast.history.step_summary import preview_threads
+
+            page[:] = await preview_threads(self._handle.engine, self._handle.tenant, page)
+        return page
 
     async def _described(self, summaries: Iterable[LineSummary]) -> list[ThreadInfo]:
         return [await described(self._handle.engine, summary) for summary in summaries]

@@ -76,6 +76,13 @@ def fill_thread(store: holdfast.Store, name: str, steps: int, forks: int = 2) ->
     run(CheckpointStore(store).put_writes(name, head, writes, task_id="3f0c-approve"))
 
 
+def fill_statuses(store: holdfast.Store) -> None:
+    """Threads of graphs: one waits for an answer, one failed, one has the result of a tool that failed."""
+    from tests.interfaces.web.waiting_graphs import run_graphs
+
+    run_graphs(store)
+
+
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -254,6 +261,10 @@ VIEWS = {
     "state": "/threads/chat-1/00000050?tab=state",
     "diff": "/threads/chat-1/00000050?tab=diff&a=00000040",
     "pending": "/threads/chat-1?tab=pending",
+    "waiting": "/threads/refund-17",
+    "failed": "/threads/refund-18",
+    "failed-tool": "/threads/weather-3",
+    "failed-threads": "/threads?status=failed",
     "metadata": "/threads/chat-1?tab=metadata",
     "inspect": "/threads/chat-1/00000050/inspect?path=plan.done",
     "scopes": "/state",
@@ -342,5 +353,6 @@ def fill_store(store: holdfast.Store, folder: Path) -> None:
     fill_odd(store)
     for number in range(3):
         store.thread(f"support-{number}").put({"count": number})
+    fill_statuses(store)
     fill_agents(store)
     fill_rest(store, folder / "backups")

@@ -89,6 +89,10 @@ class StepHeader(NamedTuple):
         return _sha256(encode(content))
 
 
+ANSWERED: Final = "__answered__"
+"""The channel of pending writes that say that an interrupt was answered: by the id of the interrupt, in place of a
+task. Graphs do not get them."""
+
 RECORDED: Final = "__recorded__"
 """The channel of pending writes that have the calls of a task, for a replay. States have none of this name."""
 

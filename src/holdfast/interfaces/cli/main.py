@@ -47,6 +47,7 @@ COMMANDS = {
         "status": ("threads", "Show the status of the store."),
     },
     "Write": {
+        "answer": ("answers", "Answer a thread that waits."),
         "append": ("branches", "Append to a list in the state of a thread."),
         "branch": ("branches", "List, create, rename or delete branches."),
         "switch": ("branches", "Make a branch the current one."),

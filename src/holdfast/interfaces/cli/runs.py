@@ -85,7 +85,7 @@ def submit(
 
     holdfast runs submit support --thread chat-1 --input '{"messages": [{"role": "user", "content": "hi"}]}'
     """
-    value = None if given is None else _parse(given, "--input")
+    value = None if given is None else parse_json(given, "--input")
     store = session.open(write=True)
     found = store.runs.submit(thread, value, graph=graph, idempotency_key=key, when=when, on_busy=on_busy)
     session.report((found.id,), found, page=False)
@@ -128,7 +128,7 @@ def answer(session: CliContext, run: str, value: str) -> None:
 
     holdfast runs answer 18e9475ab10b04b954e1d872 '"yes"'
     """
-    found = session.open(write=True).runs.answer(run, _parse(value, "the answer"))
+    found = session.open(write=True).runs.answer(run, parse_json(value, "the answer"))
     session.tell(f"The run {run} is queued.", found)
 
 
@@ -203,7 +203,7 @@ def find_target(place: str) -> Any:
     return find_code(f"{path.stem if path.suffix == '.py' else module}:{name}", "graph", _HINT)
 
 
-def _parse(text: str, what: str) -> Any:
+def parse_json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -58,6 +58,7 @@ FORWARDS = (
     Forward("get_key_history", "GET /scopes/{scope}/keys/{key}/history", "state.history"),
     Forward("list_threads", "GET /threads", "store.threads"),
     Forward("get_thread_status", "GET /threads/{thread}/status", "thread.status"),
+    Forward("answer", "POST /threads/{thread}/answers", "thread.answer"),
     Forward("list_branches", "GET /threads/{thread}/branches", "thread.branches"),
     Forward("fork", "POST /threads/{thread}/forks", "thread.fork"),
     Forward("restore", "POST /threads/{thread}/restores", "thread.restore"),

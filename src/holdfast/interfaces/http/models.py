@@ -80,6 +80,8 @@ class PendingWriteModel(Model):
     task_id: str
     channel: str
     interrupt: bool
+    error: bool
+    """Whether it is the error that a task raised."""
     value: Any
     """None if it is large; `preview` shows its start."""
     preview: str
@@ -130,6 +132,8 @@ class MessageModel(Model):
     complete: bool
     tool_calls: list[ToolCallModel]
     tool_call_id: str
+    failed: bool
+    """Whether it is the result of a tool that failed."""
     images: list[str]
     """Small images in the message, as `data:` URLs."""
     not_shown: list[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,6 +18,8 @@ from holdfast.engine.types import PendingWrite as StoredWrite
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
 from holdfast.history.diff_text import Change as HistoryChange
+from holdfast.history.step_summary import is_failed_tool
+from holdfast.history.thread_status import ERROR, INTERRUPT
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
@@ -28,8 +30,6 @@ from holdfast.store.log_reader import LogEntry, LogReader, branch_names
 from holdfast.store.thread import Thread
 
 THREADS = RouteTable()
-INTERRUPT = "__interrupt__"
-"""The channel of LangGraph's interrupts."""
 
 MAX_CHANGES = 500
 """How many changes of a comparison are sent."""
@@ -148,9 +148,12 @@ def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteMod
         return []
 
 
-def is_interrupted(call: Call, name: str, id: str) -> bool:
-    """Whether an interrupt is pending after a checkpoint."""
-    return any(each.interrupt for each in _pending_writes(call.store.thread(name), id))
+def end_mark(call: Call, name: str, id: str) -> Literal["", "waits", "failed"]:
+    """Return whether a task failed after a checkpoint, or waits for an answer."""
+    pending = _pending_writes(call.store.thread(name), id)
+    if any(each.error for each in pending):
+        return "failed"
+    return "waits" if any(each.interrupt for each in pending) else ""
 
 
 def _read(call: Call, thread: str, at: str) -> Checkpoint[Any]:
@@ -176,6 +179,7 @@ def _pending(write: StoredWrite) -> models.PendingWriteModel:
         task_id=write.task_id,
         channel=write.channel,
         interrupt=write.channel == INTERRUPT,
+        error=write.channel == ERROR,
         value=small_json(write.value),
         preview=preview_of(write.value),
     )
@@ -247,6 +251,7 @@ def to_message(channel: str, index: int, message: RenderedMessage) -> models.Mes
         complete=len(message.content) <= _LONGEST and message.json != "null",
         tool_calls=[_tool_call(each) for each in calls if isinstance(each, dict)] if isinstance(calls, list) else [],
         tool_call_id=str(tree.get("tool_call_id") or ""),
+        failed=is_failed_tool(message),
         images=shown,
         not_shown=not_shown,
     )

@@ -86,6 +86,11 @@ class ActionForm:
         found = self._fields.get(name)
         return found[0].strip() if found else default
 
+    def raw(self, name: str, default: str = "") -> str:
+        """Return a field as it was typed; the default if it is not there."""
+        found = self._fields.get(name)
+        return found[0].replace("\r\n", "\n") if found else default
+
     def texts(self, name: str) -> Sequence[str]:
         """Return all fields of a name."""
         return self._fields.get(name, ())

@@ -30,6 +30,7 @@ from holdfast.interfaces.web.action_plan import (
     require,
     require_new_branch,
 )
+from holdfast.interfaces.web.answer_plan import plan_answer
 from holdfast.interfaces.web.edit_plan import plan_edit
 from holdfast.interfaces.web.page_renderer import python_text, segment, shell_text
 
@@ -337,6 +338,7 @@ class Action(NamedTuple):
 ACTIONS = {
     each.name: each
     for each in (
+        Action("answer", "Answer", plan_answer, of_step=False),
         Action("fork", "Fork here", _plan_fork),
         Action("edit", "Edit and fork", plan_edit),
         Action("restore", "Restore", _plan_restore),
@@ -364,7 +366,8 @@ def offered(call: Call, found: models.CheckpointDetailModel, branches: Iterable[
     """Return the actions that the caller can choose for a checkpoint. Those that it cannot are absent."""
     if not may_change(call, found.checkpoint.thread):
         return []
-    absent = {"untag"} if not found.tags else set()
+    absent = {"answer"}  # it is on the page, with the question
+    absent |= {"untag"} if not found.tags else set()
     absent |= {"unlabel"} if not found.labels else set()
     absent |= {"unpin"} if not found.pins else set()
     absent |= {"merge"} if len(list(branches)) < 2 else set()

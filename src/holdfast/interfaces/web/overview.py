@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
+from holdfast.engine.thread_status import STATES
 from holdfast.engine.types import ThreadInfo
-from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
+from holdfast.errors import InvalidError
 from holdfast.interfaces.http.admin_routes import get_status
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.web.page_renderer import segment, shell_text
+from holdfast.interfaces.web.attention import Reads, list_attention
 from holdfast.interfaces.web.plots import Line, draw_line
-from holdfast.maintenance.jobs.job import Job
-
-T = TypeVar("T")
 
 _READ = 2000
 """How many threads are read to find those that changed last."""
-
-_LOOK_SECONDS = 0.3
-"""How long one view of the overview looks for credentials; the next one goes on."""
 
 _RECENT = 8
 _DAYS = 14
 _GROWTH_DAYS = 30
 PAGE = 100
-ORDERS = ("name", "updated", "steps", "branches", "size")
+ORDERS = ("updated", "name", "steps", "branches", "size")
 
 
 class DayBar(NamedTuple):
@@ -51,43 +46,15 @@ class Growth(NamedTuple):
     bytes: int
 
 
-class AttentionItem(NamedTuple):
-    """Something that somebody should look at."""
-
-    what: str
-    why: str
-    command: str
-    """What to do, in one line or several."""
-    address: str = ""
-    """The page that has more of it."""
-
-
-class _Reads:
-    """Reads parts of the overview. A part that is damaged is left out, and said to be."""
-
-    def __init__(self) -> None:
-        self.damage: list[AttentionItem] = []
-
-    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
-        """Read a part; None if it is damaged, or the store owner's."""
-        try:
-            return read()
-        except CorruptError as error:
-            problem = to_problem(error)
-            why, command = f"{problem.detail}. {problem.hint}", f"holdfast explain {problem.code}"
-            self.damage.append(AttentionItem(f"{what} cannot be read", why, command))
-        except DeniedError:
-            pass
-        return None
-
-
 def overview_values(call: Call) -> dict[str, Any]:
     """Return what the overview shows."""
-    reads = _Reads()
+    reads = Reads()
     threads, complete = reads.attempt("Threads", lambda: _read_threads(call)) or ([], True)
     status = reads.attempt("Status", lambda: get_status(call))
     jobs = reads.attempt("Jobs", lambda: list(call.owned.jobs.list())) or []
-    recent = sorted(threads, key=lambda each: each.updated, reverse=True)[:_RECENT]
+    recent: Sequence[ThreadInfo] = (
+        reads.attempt("Threads", lambda: call.store.threads(order="updated", preview=True, limit=_RECENT)) or []
+    )
     return {
         "status": status,
         "recent": recent,
@@ -98,7 +65,7 @@ def overview_values(call: Call) -> dict[str, Any]:
         "days": _days(threads),
         "growth": _growth(threads),
         "today": sum(each.updated > datetime.now(UTC) - timedelta(days=1) for each in threads),
-        "attention": [*_attention(call, jobs, reads), *reads.damage],
+        "attention": list_attention(call, jobs, reads),
     }
 
 
@@ -135,44 +102,22 @@ def _growth(threads: Sequence[ThreadInfo]) -> Growth | None:
     )
 
 
-def _attention(call: Call, jobs: Sequence[Job], reads: _Reads) -> list[AttentionItem]:
-    alerts = reads.attempt("Alerts", lambda: list(call.owned.alerts.list())) or []
-    found = [
-        AttentionItem(f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
-        for each in alerts
-        if each.state == "firing" and each.rule != "credentials"  # below, with the places
-    ]
-    noticed = reads.attempt("Credentials", lambda: call.owned.redaction.credentials(seconds=_LOOK_SECONDS))
-    if noticed is not None and noticed.findings:
-        found.append(AttentionItem("Credentials", noticed.describe(), "\n".join(noticed.remedies)))
-    for job in jobs:
-        if job.failures:
-            last = job.runs[0].error or job.runs[0].summary if job.runs else ""
-            why = f"failed {job.failures} times in a row. {last}"
-            command = f"holdfast jobs log {shell_text(job.name)}"
-            found.append(AttentionItem(f"Job {job.name}", why, command, f"/jobs/{segment(job.name)}"))
-    try:
-        for agent in reads.attempt("Agents", lambda: list(call.store.agents.list(pending=True, limit=5))) or ():
-            what, why = f"Agent {agent.id}", f"left something half-done: {agent.pending}"
-            command = f"holdfast agent resolve {shell_text(agent.id)}"
-            found.append(AttentionItem(what, why, command, f"/agents/{segment(agent.id)}"))
-    except HoldfastError:
-        pass  # the agents of others are not shown
-    return found
-
-
 def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of threads shows: by name or by last update in pages, or in another order of the first
     ones."""
-    prefix, where, sort = params.get("prefix", ""), params.get("where", "").strip(), params.get("sort", "name")
-    sort = sort if sort in ORDERS else "name"
-    values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": sort, "items": [], "next": None}
-    values |= {"problem": None, "complete": True, "orders": ORDERS, "filtered": bool(prefix or where)}
+    prefix, where, sort = params.get("prefix", ""), params.get("where", "").strip(), params.get("sort", "updated")
+    sort = sort if sort in ORDERS else "updated"
+    status = next((each for each in STATES if each == params.get("status")), None)
+    values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": sort, "status": status, "items": []}
+    values |= {"problem": None, "complete": True, "orders": ORDERS, "statuses": STATES, "next": None}
+    values["filtered"] = bool(prefix or where or status)
     order: Literal["name", "updated"] = "updated" if sort == "updated" else "name"
     limit = PAGE if sort == order else _READ
     cursor = params.get("cursor") or None
     try:
-        page = call.store.threads(prefix=prefix, where=where or None, order=order, limit=limit, cursor=cursor)
+        page = call.store.threads(
+            prefix=prefix, where=where or None, status=status, order=order, preview=True, limit=limit, cursor=cursor
+        )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     items = list(page)

@@ -11,14 +11,16 @@ from markupsafe import Markup
 
 from holdfast._views import plain
 from holdfast.codec.value_text import json_text
-from holdfast.engine.types import Checkpoint
+from holdfast.engine.types import Checkpoint, ThreadStatus
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
+from holdfast.history.thread_status import parse_error
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import read_records, to_tasks
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import (
     describe_checkpoint,
+    end_mark,
     get_blame,
     get_diff,
     get_history,
@@ -26,9 +28,10 @@ from holdfast.interfaces.http.thread_reads import (
     get_messages,
     get_thread,
     get_value,
-    is_interrupted,
 )
-from holdfast.interfaces.web.actions import may_change, offered
+from holdfast.interfaces.web.action_plan import ActionForm
+from holdfast.interfaces.web.actions import action_values, may_change, offered
+from holdfast.interfaces.web.answer_plan import QuestionView, view_question
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
@@ -62,8 +65,9 @@ class HistoryRow(NamedTuple):
     change: str
     gap: str
     """The time since the one before it."""
-    waits: bool
-    """Whether an interrupt is pending after it. Only the last steps of branches are looked at."""
+    mark: str
+    """`waits` or `failed`, if an interrupt or an error is pending after it; only the last steps of branches are looked
+    at. Or `tool`, if it added the result of a tool that failed."""
     names: list[tuple[str, str]]
     """Its branches, tags and labels, each with its kind."""
 
@@ -127,7 +131,7 @@ def _rows(call: Call, name: str, waiting: str, from_latest: bool, **where: Any) 
             _node(each),
             ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
             _gap(each.time, times.get(each.parents[0]) if each.parents else None),
-            each.id in ends and is_interrupted(call, name, each.id),
+            (each.id in ends and end_mark(call, name, each.id)) or ("tool" if each.failed else ""),
             _names(each),
         )
         for each in page
@@ -190,7 +194,7 @@ def _step_values(
     except CorruptError as error:  # said plainly; the rest of the page works
         return _damaged_values(call, name, at, params, detail, error)
     checkpoint = found.checkpoint
-    pending = found.pending
+    status = _status(call, name)
     tab = params.get("tab", "")
     a = params.get("a") or None
     if tab not in TABS:
@@ -202,7 +206,9 @@ def _step_values(
         "selected": checkpoint.id,
         "tab": tab,
         "a": a,
-        "interrupts": [each for each in pending if each.interrupt],
+        "status": status,
+        "questions": list(_questions(call, name, status)) if status and status.checkpoint == checkpoint.id else [],
+        "failures": _failures(found, status),
         "last": _last_step(detail, found),
         "neighbours": _neighbours(call, name, found, detail),
         "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
@@ -228,6 +234,39 @@ def _step_values(
     except CorruptError as error:  # said plainly; the rest of the page works
         values["damage"] = to_problem(error)
     return values
+
+
+def _status(call: Call, name: str) -> ThreadStatus | None:
+    """Return the status of a thread; None if it cannot be told, since a step is damaged."""
+    try:
+        return call.store.thread(name).status()
+    except CorruptError:
+        return None
+
+
+def _questions(call: Call, name: str, status: ThreadStatus) -> Iterator[tuple[QuestionView, dict[str, Any] | None]]:
+    """Yield the questions of a thread, each with its form, if the caller may answer."""
+    may_answer = may_change(call, name)
+    for each in status.questions:
+        form = ActionForm({"question": [each.id]}, sent=False)
+        yield view_question(each), action_values(call, name, "HEAD", "answer", form) if may_answer else None
+
+
+class Failure(NamedTuple):
+    """An error that a task raised after a step."""
+
+    node: str
+    error: str
+    message: str
+
+
+def _failures(found: models.CheckpointDetailModel, status: ThreadStatus | None) -> list[Failure]:
+    """Return the errors that tasks raised after a step, the one of the thread's status with its node."""
+    if status is not None and status.status == "failed" and status.checkpoint == found.checkpoint.id:
+        first = Failure(status.node, status.error, status.message)
+        others = [Failure("", *parse_error(str(each.value or each.preview))) for each in found.pending if each.error]
+        return [first, *(each for each in others if each[1:] != first[1:])]
+    return [Failure("", *parse_error(str(each.value or each.preview))) for each in found.pending if each.error]
 
 
 def _records(call: Call, name: str, checkpoint: Checkpoint[Any]) -> dict[str, list[dict[str, Any]]]:

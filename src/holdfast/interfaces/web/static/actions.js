@@ -44,15 +44,14 @@ async function preview(form, whole, submitter = null) {
     const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? form.dataset.action || "action" : "plan" }, signal: loading.signal });
     const part = parse(await response.text());
     if (before !== edits) return;
-    if (whole) form.replaceWith(part);
+    if (whole) { const again = part.querySelector("form"); form.replaceWith(part); if (again) form = again; }
     else form.querySelector("[data-preview]")?.replaceChildren(part);
   } catch (error) {
     if (!(error instanceof DOMException && error.name === "AbortError")) banner("The server does not answer. What you typed is still here.");
     return;
   }
   key = crypto.randomUUID();
-  const now = document.querySelector("form[data-action]");
-  if (!now) return;
+  const now = form;
   enableCopying(now);
   if (at && !now.contains(document.activeElement)) {
     const again = now.querySelector(`input[name="${CSS.escape(at[0])}"]` + (at[1] ? `[value="${CSS.escape(at[1])}"]` : ""));
@@ -88,7 +87,12 @@ async function apply(button) {
   if (!response.ok) { banner(`${answer.detail ?? "It was not made."} ${answer.hint ?? ""}`, true); button.disabled = false; return; }
   const id = answer[button.dataset.then ?? ""] ?? "";
   const target = id ? `${form.dataset.base}/${encodeURIComponent(id)}` : form.dataset.step ?? "/";
+  key = crypto.randomUUID();
   const dialog = form.closest("dialog");
+  if (!dialog && form.hasAttribute("data-inline")) {
+    document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address: form.dataset.base, done: "The answer is stored." } }));
+    return;
+  }
   if (!dialog) { location.assign(target); return; }
   dialog.close();
   document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address: target, done: `${button.textContent?.trim()}: done.` } }));
@@ -107,7 +111,8 @@ document.addEventListener("input", (event) => {
   }
   edits += 1;
   clearTimeout(timer);
-  timer = window.setTimeout(() => preview(form, false), 250);
+  const whole = input.hasAttribute("data-whole");
+  timer = window.setTimeout(() => preview(form, whole), whole ? 0 : 250);
 });
 
 document.addEventListener("submit", (event) => {

@@ -1,0 +1,149 @@
+"""What people open the pages for, done as a person does it: by clicks in a browser, which are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.web.pages import page_routes
+from holdfast.langgraph import HoldfastSaver
+from tests.interfaces.http.kit import ServedStore
+from tests.interfaces.web.kit import fill_store
+from tests.interfaces.web.waiting_graphs import approve, graph_of
+
+pytestmark = pytest.mark.nightly
+
+MOST = 3
+"""How many clicks there are to an answer where nothing is typed."""
+
+
+class Person:
+    """Clicks on what is seen, and counts it."""
+
+    def __init__(self, page: Any, url: str, screenshots: Path) -> None:
+        self.page, self.clicks = page, 0
+        self._url, self._screenshots = url, screenshots
+
+    def open(self) -> None:
+        """Start at the overview."""
+        self.page.goto(self._url)
+
+    def click(self, selector: str) -> None:
+        """Click on something."""
+        self.page.locator(selector).first.click()
+        self.clicks += 1
+
+    def sees(self, selector: str) -> None:
+        """Wait until something is on the page."""
+        self.page.locator(selector).first.wait_for(state="visible")
+
+    def done(self, name: str, most: int = MOST) -> None:
+        """Make a screenshot, and check the number of clicks."""
+        self.page.screenshot(path=str(self._screenshots / f"job-{name}.png"))
+        assert self.clicks <= most, f"{name} takes {self.clicks} clicks"
+
+
+@pytest.fixture(scope="module")
+def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+    """A store with something for every job, which may be changed."""
+    folder = tmp_path_factory.mktemp("jobs")
+    with holdfast.open(folder / "agents.db") as store:
+        fill_store(store, folder)
+        with ServedStore(store, page_routes, write=True) as served:
+            yield served
+
+
+@pytest.fixture
+def person(browser: Any, writable: ServedStore, screenshots: Path) -> Iterator[Person]:
+    """Somebody who is signed in, and whose pages have no errors."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    writable.sign_in(context)
+    page, problems = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    person = Person(page, writable.url, screenshots)
+    person.open()
+    yield person
+    context.close()
+    assert problems == []
+
+
+def test_find_the_thread_where_a_node_failed(person: Person) -> None:
+    person.click(".needs a >> text=refund-18")
+    person.sees(".status.bad >> text=ConnectionError")
+    person.done("failed")
+
+
+def test_answer_a_waiting_interrupt(person: Person, writable: ServedStore) -> None:
+    person.click(".needs a >> text=refund-17")
+    person.sees(".question >> text=42.50 EUR")
+    person.click(".question >> text=Edit")
+    person.sees("textarea[name='0.args']")
+    person.page.locator("textarea[name='0.args']").fill('{"order": "A-17", "amount": 40}')
+    person.page.wait_for_selector("[data-apply][data-body*='40']")
+    person.click(".question [data-apply]")
+    person.sees(".status >> text=Unfinished")
+    person.done("answer")
+    config: Any = {"configurable": {"thread_id": "refund-17"}}
+    said = graph_of(approve, writable.store).invoke(None, config)["messages"][-1]
+    assert "'amount': 40" in said.content
+    assert isinstance(HoldfastSaver(writable.store).get_tuple(config), tuple)
+
+
+def test_see_what_changed_between_two_steps(person: Person) -> None:
+    person.page.goto(f"{person.page.url}threads/chat-1")
+    rows = person.page.locator(".row .tick input")
+    for number in (0, 3):
+        rows.nth(number).check(force=True)
+        person.clicks += 1
+    person.sees(".sides")
+    person.done("changed")
+
+
+def test_see_why_a_value_is_what_it_is(person: Person) -> None:
+    person.page.goto(f"{person.page.url}threads/chat-1?tab=state")
+    person.click(".tree summary:has-text('plan')")
+    person.page.locator(".tree .tree .leaf", has_text="done").hover()
+    person.click(".tree .tree [aria-label='Inspect plan.done']")
+    person.sees(".inspector >> text=Set by")
+    person.done("why")
+
+
+def test_see_who_read_a_secret(person: Person) -> None:
+    person.click(".rail >> text=Audit")
+    person.sees("table.rows")
+    person.done("who-read")
+
+
+def test_check_that_the_last_backup_is_good(person: Person) -> None:
+    person.click(".rail >> text=Backups")
+    person.sees("text=drill")
+    person.done("backup")
+
+
+def test_look_at_a_hook_that_failed(person: Person) -> None:
+    person.click(".rail >> text=Hooks")
+    person.sees("table.rows tr.wait")
+    person.click("table.rows tr.wait a")
+    person.sees("text=error")
+    person.done("hook")
+
+
+def test_see_what_grows(person: Person) -> None:
+    person.sees("h2 >> text=Growth")
+    person.sees("h2 >> text=Largest")
+    person.done("grows")
+
+
+def test_watch_a_running_agent(person: Person, writable: ServedStore) -> None:
+    person.click(".rail >> text=Threads")
+    person.click("table.rows a >> text=support-1")
+    person.page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
+    person.page.wait_for_timeout(1000)
+    writable.store.thread("support-1").put({"messages": [{"role": "user", "content": "a new message"}]})
+    person.sees(".said >> text=a new message")
+    person.done("watch")
