@@ -149,7 +149,7 @@ WORK: dict[str, Work] = {
     "prune, a hundredth of the threads": Work(
         lambda store, _: store.maintenance.prune(keep_within="99d", each=_drop), "copy"
     ),
-    "delete stale, plan": Work(lambda store, _: store.maintenance.delete_stale("updated>99d", dry_run=True)),
+    "delete stale, plan": Work(lambda store, _: store.maintenance.delete_stale("updated<99d", dry_run=True)),
     "holds": Work(lambda store, _: store.maintenance.holds()),
     "heads": Work(lambda store, folder: store.maintenance.heads().save(folder / "heads.json")),
     "sweep orphans, plan": Work(lambda store, _: store.maintenance.sweep_orphans(dry_run=True)),
@@ -273,13 +273,14 @@ def table_of(found: dict[str, dict[int, Cost]]) -> str:
     lines.append("|---|" + "---:|" * (len(sizes) + 1))
     for name, costs in found.items():
         done = [(size, cost.cpu) for size, cost in costs.items() if cost.cpu]
-        rate = f"{done[-1][0] / done[-1][1]:,.0f}" if done and done[-1][1] > _WALKS else ""
+        grows = len(done) > 1 and done[-1][1] > _GROWTH * done[0][1]
+        rate = f"{done[-1][0] / done[-1][1]:,.0f}" if grows else ""
         lines.append(f"| {name} | {' | '.join(_text(costs.get(size)) for size in sizes)} | {rate} |")
     return "\n".join(lines)
 
 
-_WALKS = 0.2
-"""The seconds from which on an operation has a rate: others do not look at every thread."""
+_GROWTH = 3
+"""How many times as long an operation takes with the most threads as with the fewest, if it looks at every thread."""
 
 
 def draw(found: dict[str, dict[int, Cost]], path: pathlib.Path) -> None:
