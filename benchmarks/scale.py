@@ -211,15 +211,16 @@ def cost_of(name: str, folder: pathlib.Path, size: int, seconds: int) -> Cost:
     """Do an operation in a process of its own, with so much CPU time at most."""
     work = WORK[name]
     path = folder / f"{work.on}.db"
+    made = folder / "threads.db" if work.on == "copy" else path
+    if not made.exists():
+        start = time.process_time()
+        with _open(made) as store:
+            fill(store, size)
+        print(f"{size:,} threads made in {time.process_time() - start:.0f} s of CPU: {made.stem}", file=sys.stderr)
     if work.on == "copy" and not work.after:
         for each in folder.glob("copy.db*"):
             each.unlink()
-        shutil.copy(folder / "threads.db", path)
-    elif not path.exists():
-        start = time.process_time()
-        with _open(path) as store:
-            fill(store, size)
-        print(f"{size:,} threads made in {time.process_time() - start:.0f} s of CPU: {path.stem}", file=sys.stderr)
+        shutil.copy(made, path)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
