@@ -50,11 +50,11 @@ from holdfast.engine.copy.line_stream import (
     stream_changes,
 )
 from holdfast.engine.copy.row_writer import JointBatch, LineWriter
-from holdfast.engine.copy.short_lines import GROUP, LineRows, LineSet, find_damaged, read_short_lines
+from holdfast.engine.copy.short_lines import GROUP, LineRows, find_damaged, read_short_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.line_walk import pages_of
+from holdfast.engine.line_walk import LineSet, pages_of
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.projection.rows import clear_state

@@ -6,8 +6,6 @@ each. What is long, or cannot be read, is left to those who read line by line.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -28,7 +26,6 @@ _LONG = (FOLDS, NODES, OBJECTS)
 """Tables in which a short line has no rows."""
 _TABLES = (LINES, *LINE_TABLES)
 
-_RECENT = 1 << 16
 
 LineRows: TypeAlias = Mapping[Table, Sequence[Row]]
 """All rows of a line, without leases."""
@@ -93,30 +90,3 @@ def _fitting(lines: Sequence[Line], steps: Sequence[Row]) -> list[Line]:
         if total > _BYTES:
             return [line for line in lines if line.name < str(row.key[1])]
     return list(lines)
-
-
-class LineSet:
-    """A set of many lines, of each of which it only has a hash of 64 bits."""
-
-    def __init__(self) -> None:
-        self._hashes = array("q")
-        self._recent: set[int] = set()
-
-    def add(self, line: Line) -> None:
-        """Add a line."""
-        if line in self:
-            return
-        self._recent.add(hash(line))
-        if len(self._recent) > _RECENT:
-            self._hashes = array("q", sorted([*self._hashes, *self._recent]))
-            self._recent.clear()
-
-    def __contains__(self, line: object) -> bool:
-        value = hash(line)
-        if value in self._recent:
-            return True
-        place = bisect_left(self._hashes, value)
-        return place < len(self._hashes) and self._hashes[place] == value
-
-    def __len__(self) -> int:
-        return len(self._hashes) + len(self._recent)

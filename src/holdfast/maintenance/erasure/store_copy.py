@@ -18,9 +18,9 @@ from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, open_target
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
 from holdfast.engine.copy.line_stream import every_tenant
-from holdfast.engine.copy.short_lines import LineSet
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.line_walk import LineSet
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, info_of
 from holdfast.errors import ConflictError, DeniedError
