@@ -89,6 +89,12 @@ async def pages_of(lines: AsyncIterator[Line], size: int) -> AsyncIterator[list[
         yield page
 
 
+async def each_of(lines: Sequence[Line]) -> AsyncIterator[Line]:
+    """Yield lines that are named, as a walk does."""
+    for line in lines:
+        yield line
+
+
 class LineRows(NamedTuple):
     """A line's rows that say what steps it has, without their content."""
 

@@ -50,11 +50,11 @@ from holdfast.engine.copy.line_stream import (
     stream_changes,
 )
 from holdfast.engine.copy.row_writer import JointBatch, LineWriter
-from holdfast.engine.copy.short_lines import GROUP, LineRows, find_damaged, read_short_lines
+from holdfast.engine.copy.short_lines import GROUP, LineRows, read_short_lines, sound_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.line_walk import LineSet, pages_of
+from holdfast.engine.line_walk import LineSet, each_of, pages_of
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.projection.rows import clear_state
@@ -239,11 +239,16 @@ class StoreCopier:
     async def _copy_short(self, lines: Sequence[Line], there: Set[Line]) -> Sequence[Line]:
         """Copy the first of some lines, which follow each other, in one batch: as many as are short and not yet in the
         target. Returns these."""
-        lines = list(takewhile(lambda line: line not in there, self._of_one_tenant(lines)))
-        if not lines or (self._apply is not None and await self._apply(lines[0]) is not None):
+        lines = list(takewhile(lambda line: line not in there, lines))
+        if not lines or not self._target.capabilities.joint_batches or self._engine.context.rows.hides_names:
             return ()
-        found = await read_short_lines(self._source, lines)
-        referred = Scan(REFS, (lines[0].tenant,), (lines[0].name,), (lines[-1].name + "\0",), limit=1, bodies=False)
+        if self._apply is not None and await self._apply(lines[0]) is not None:
+            return ()
+        found = await read_short_lines(self._source_engine.context, lines)
+        if not found:
+            return ()
+        first, *_, last = (*found, *found)
+        referred = Scan(REFS, (first.tenant,), (first.name,), (last.name + "\0",), limit=1, bodies=False)
         (refs,) = await self._target.read([referred])
         limit, batch, copied = self._target.capabilities.max_body, list[Change](), dict[Line, LineRows]()
         for line, rows in found.items():
@@ -260,7 +265,7 @@ class StoreCopier:
                 return ()
         except (UnsupportedError, QuotaError):
             return ()  # line by line, up to the one that does not fit
-        has_derived = self._engine.projector.on or await self._engine.indexer.state(lines[0].tenant)
+        has_derived = self._engine.projector.on or await self._engine.indexer.state(first.tenant)
         for line, rows in copied.items():
             self.written.add(line)
             self._rows += sum(map(len, rows.values()))
@@ -269,13 +274,6 @@ class StoreCopier:
             if has_derived:
                 await self._follow(line)
         return list(copied)
-
-    def _of_one_tenant(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """Return the first of some lines, if both stores can read them together."""
-        hidden = self._source_engine.context.rows.hides_names or self._engine.context.rows.hides_names
-        if hidden or not self._target.capabilities.joint_batches:
-            return ()
-        return list(takewhile(lambda line: line.tenant == lines[0].tenant, lines))
 
     async def copy_together(
         self,
@@ -336,7 +334,7 @@ class StoreCopier:
             for line in every:
                 await self._follow(line)
             return self._rows, self._bytes
-        _, differing = await self._verify(_each(every), len(every))
+        _, differing = await self._verify(each_of(every), len(every))
         if differing:
             raise ConflictError("a thread changed while it was copied", where=f"thread {differing[0]}")
         return self._rows, self._bytes
@@ -570,11 +568,10 @@ class StoreCopier:
     async def _same_short(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the first of some lines, which follow each other: as many as are short, the same in both stores, and
         sound."""
-        ours = await read_short_lines(self._source, self._of_one_tenant(lines))
-        copied = await read_short_lines(self._target, list(ours))
+        ours = await read_short_lines(self._source_engine.context, lines)
+        copied = await read_short_lines(self._engine.context, list(ours))
         same = dict(takewhile(lambda each: ours[each[0]] == each[1], copied.items()))
-        damaged = await find_damaged(same)
-        return list(takewhile(lambda line: line not in damaged, same))
+        return list(await sound_lines(same))
 
     async def _is_sound(self, line: Line) -> bool:
         """Recompute the hashes of a line in the target. `CorruptError` if it is damaged; False if another copy is
@@ -626,11 +623,6 @@ async def open_target(
         yield Engine(context)
     finally:
         await backend.close()
-
-
-async def _each(lines: Sequence[Line]) -> AsyncIterator[Line]:
-    for line in lines:
-        yield line
 
 
 def _hide_stale(line: Line, steps: Listing, target: Listing) -> list[Change]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from holdfast.backends.interface import Backend, Create, Query, Row, Scan
+from holdfast.backends.interface import Create, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, Table
@@ -31,14 +31,21 @@ LineRows: TypeAlias = Mapping[Table, Sequence[Row]]
 """All rows of a line, without leases."""
 
 
-async def read_short_lines(backend: Backend, lines: Sequence[Line]) -> dict[Line, LineRows]:
-    """Read the first of some lines of a tenant, as many of them as are short, as of one moment.
+async def read_short_lines(context: EngineContext, lines: Sequence[Line]) -> dict[Line, LineRows]:
+    """Read the first of some lines, as many of them as are of one tenant, in order and short, as of one moment.
 
-    The lines are those that the store has from the first to the last, by name; one that it lacks has no rows. The
-    answer is empty if the first one is long or cannot be read.
+    A line that the store lacks has no rows. The answer is empty if the first
+    one is long or cannot be read, or if names are hidden, so that rows are in another order.
     """
-    if not lines:
+    if not lines or context.rows.hides_names:
         return {}
+    backend = context.backend
+    ordered = [lines[0]]
+    for line in lines[1:]:
+        if line.tenant != lines[0].tenant or line.name <= ordered[-1].name:
+            break
+        ordered.append(line)
+    lines = ordered
     try:
         scans = [_scan(STEPS, lines, bodies=False), *(_scan(table, lines, limit=1, bodies=False) for table in _LONG)]
         steps, *long = await backend.read(scans)
@@ -61,14 +68,18 @@ async def read_short_lines(backend: Backend, lines: Sequence[Line]) -> dict[Line
     return {**rows_of}
 
 
-async def find_damaged(group: Mapping[Line, LineRows]) -> list[Line]:
-    """Recompute the hashes of lines, and return those of which they are not right, or whose rows are not those of a
-    line."""
+async def sound_lines(group: Mapping[Line, LineRows]) -> dict[Line, LineRows]:
+    """Recompute the hashes of lines, and return those before the first that is not sound."""
     memory = EngineContext(MemoryBackend())
     await memory.backend.apply(
         [Create(table, row) for rows in group.values() for table, own in rows.items() for row in own]
     )
-    return [line for line in group if (await verify(memory, line)).findings]
+    sound: dict[Line, LineRows] = {}
+    for line, rows in group.items():
+        if (await verify(memory, line)).findings:
+            break
+        sound[line] = rows
+    return sound
 
 
 def _scan(table: Table, lines: Sequence[Line], *, limit: int = _ROWS, bodies: bool = True) -> Scan:
