@@ -7,6 +7,8 @@ reported after each line, with the number of all, which stores that count rows k
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from holdfast._named_tuple import NamedTuple
@@ -87,6 +89,12 @@ async def pages_of(lines: AsyncIterator[Line], size: int) -> AsyncIterator[list[
         yield page
 
 
+async def each_of(lines: Sequence[Line]) -> AsyncIterator[Line]:
+    """Yield lines that are named, as a walk does."""
+    for line in lines:
+        yield line
+
+
 class LineRows(NamedTuple):
     """A line's rows that say what steps it has, without their content."""
 
@@ -148,3 +156,33 @@ class _LineStream:
             self._next = await anext(self._rows, None)
             self._ended = self._next is None
         return found
+
+
+_RECENT = 1 << 16
+
+
+class LineSet:
+    """A set of many lines, of each of which it only has a hash of 64 bits."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+        self._recent: set[int] = set()
+
+    def add(self, line: Line) -> None:
+        """Add a line."""
+        if line in self:
+            return
+        self._recent.add(hash(line))
+        if len(self._recent) > _RECENT:
+            self._hashes = array("q", sorted([*self._hashes, *self._recent]))
+            self._recent.clear()
+
+    def __contains__(self, line: object) -> bool:
+        value = hash(line)
+        if value in self._recent:
+            return True
+        place = bisect_left(self._hashes, value)
+        return place < len(self._hashes) and self._hashes[place] == value
+
+    def __len__(self) -> int:
+        return len(self._hashes) + len(self._recent)

@@ -7,7 +7,7 @@ share a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -211,14 +211,20 @@ def agent_of(steps: Line) -> Line | None:
     return steps._replace(name=AGENTS + name[len(_STEPS_START) : -len(_STEPS_END)])
 
 
-async def with_steps(backend: Backend, lines: Sequence[Line]) -> list[Line]:
-    """Return lines with those of the durable steps of the agents among them: who has the agent without its steps would
-    run them again."""
-    agents = [steps_of(line) for line in lines if line.name.startswith(AGENTS)]
-    known = frozenset(lines) if agents else frozenset()
-    steps = [line for line in agents if line not in known]
-    (rows,) = await backend.read([Get(LINES, [tuple(line) for line in steps])]) if steps else ([],)
-    return [*lines, *(Line(*map(str, row.key)) for row in rows)]
+async def with_steps(backend: Backend, lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
+    """Yield lines, and then those of the durable steps of the agents among them: who has the agent without its steps
+    would run them again."""
+    steps, known = list[Line](), set[Line]()
+    async for line in lines:
+        yield line
+        if line.name.startswith(AGENTS):
+            steps.append(steps_of(line))
+        elif agent_of(line) is not None:
+            known.add(line)
+    missing = [tuple(line) for line in steps if line not in known]
+    (rows,) = await backend.read([Get(LINES, missing)]) if missing else ([],)
+    for row in rows:
+        yield Line(*map(str, row.key))
 
 
 def _after(prefix: str) -> str:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from holdfast._fields import Internal
 from holdfast.backends.interface import Batch, Change
 from holdfast.engine.context import Apply
+from holdfast.engine.copy.line_stream import every_line, every_tenant
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
@@ -300,38 +301,46 @@ def _refuse_newer(reference: str, registered: RegisteredSchemas, where: str) -> 
 # The registry in a copy of states: the other store learns the versions that they have, beside those that it knows.
 
 
-async def copy_registries(source: Engine, target: Engine, lines: Sequence[Line], *, some: bool) -> list[Line]:
-    """Add the versions that some lines have, or all, to the registries of another store. Returns the registries that
-    need not be copied. `ConflictError` if a version has another form there, and then nothing is written."""
+async def copy_registries(
+    source: Engine, target: Engine, tenant: str | None, lines: Sequence[Line] | None
+) -> list[Line]:
+    """Add the versions that some lines have, or all of a tenant or of all, to the registries of another store. Returns
+    the registries that need not be copied. `ConflictError` if a version has another form there, and then nothing is
+    written."""
     found = []
-    for tenant in sorted({line.tenant for line in lines}):
+    tenants = await every_tenant(source.context.backend) if tenant is None else [tenant]
+    for each in tenants:
         try:
-            here = await SchemaRegistry(source, tenant).load()
+            here = await SchemaRegistry(source, each).load()
         except CorruptError:
             continue  # the copy reports it
-        there = SchemaRegistry(target, tenant)
+        there = SchemaRegistry(target, each)
         known = await there.load()
-        own = [line for line in lines if line.tenant == tenant]
-        if unused := await _unversioned_in_use(source, known, own):
+        own = None if lines is None else [line for line in lines if line.tenant == each]
+        if unused := await _unversioned_in_use(source, known, each, own):
             await there.register([], used=unused)
             known = await there.load()
         if here.tip is None or here.tip.point is None:
             continue
-        if not some and (known.tip is None or known.tip.point is None or await _is_copy(source, tenant, known)):
+        if own is None and (known.tip is None or known.tip.point is None or await _is_copy(source, each, known)):
             continue  # it is copied as it is
-        names = None if not some else await _names(source, own)
+        names = None if own is None else await _names(source, own)
         await _add(there, known, here, names)
-        found.append(Line(tenant, LINE))
+        found.append(Line(each, LINE))
     return found
 
 
-async def _unversioned_in_use(source: Engine, known: RegisteredSchemas, lines: Sequence[Line]) -> list[str]:
+async def _unversioned_in_use(
+    source: Engine, known: RegisteredSchemas, tenant: str, lines: Sequence[Line] | None
+) -> list[str]:
     """Return the versions, retired in the other store, that threads without one will have there."""
     found = set()
     for name, record in known.records.items():
         reference = f"{name}@{record.unversioned}"
         if reference in known.unused:
             matches = [matcher(each) for each in record.patterns]
+            if lines is None:
+                lines = [line async for line in every_line(source.context.backend, tenant)]
             threads = [each for each in lines if is_thread(each.name) and any(match(each.name) for match in matches)]
             if not all(await _references(source, threads)):
                 found.add(reference)

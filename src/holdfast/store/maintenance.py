@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.line_walk import lines_of_kinds
+from holdfast.engine.line_walk import count_lines, each_of, lines_of_kinds, pages_of
 from holdfast.engine.namespaces import (
     ALL_KINDS,
     CONTENT_KINDS,
@@ -58,6 +58,10 @@ if TYPE_CHECKING:
     from holdfast.maintenance.verify.heads import StoreHeads
     from holdfast.maintenance.verify.verifier import VerifyReport
     from holdfast.security.audit.export import AuditArchive
+
+
+_RECORDED = 500
+"""How many lines are recorded together."""
 
 
 class MaintenanceOperations:
@@ -468,32 +472,34 @@ class MaintenanceOperations:
         names, of_kinds = select_lines(
             None if threads is None else validation.require_names(threads, "threads"), kinds, {"thread"}
         )
-        if names is None:
-            lines = [
-                line
-                async for line in lines_of_kinds(self._handle.engine.context.backend, self._handle.tenant, of_kinds)
-            ]
-        else:
-            lines = await self._handle.engine.lines.of_threads(self._handle.tenant, names)
         if format not in ("holdfast", "json"):
             raise InvalidError(f"the format must be 'holdfast' or 'json', not {format!r}")
-        if format == "holdfast":
-            lines = await with_steps(self._handle.engine.context.backend, lines)
+        engine, tenant = self._handle.engine, self._handle.tenant
+        backend = engine.context.backend
+        named = None if names is None else await engine.lines.of_threads(tenant, names)
+
+        def lines() -> AsyncIterator[Line]:
+            found = lines_of_kinds(backend, tenant, of_kinds) if named is None else each_of(named)
+            return with_steps(backend, found) if format == "holdfast" else found
+
+        total = len(named) if named is not None else await count_lines(backend, tenant, of_kinds) or 0
         if format == "json" and not self._handle.engine.context.rows.may_be_clear("export"):
             raise clear_refused("export")
         # Before the first byte is written: nothing leaves the store without a record.
         with suppress(DeniedError):  # the store is open for reading only: it records nothing
             name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
-            await record(self._handle.engine, lines, "export", {"file": str(name), "format": format})
+            async for some in pages_of(lines(), _RECORDED):
+                await record(engine, some, "export", {"file": str(name), "format": format})
         if format == "json":
             return await export.export_states(
-                self._handle.engine,
-                lines,
+                engine,
+                lines(),
+                total,
                 file,
                 lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
                 progress,
             )
-        return await export.export_threads(self._handle.engine, lines, file, progress)
+        return await export.export_threads(engine, lines(), total, file, progress)
 
     @operation(changes=True, local=FILES)
     async def import_(

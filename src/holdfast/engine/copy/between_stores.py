@@ -11,9 +11,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, TypeAlias
 
-from holdfast.backends.interface import Batch, Change, Create, Delete, Get, Put, Row
+from holdfast.backends.interface import Batch, Change, Changes, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
@@ -48,9 +49,11 @@ from holdfast.engine.copy.line_stream import (
     stream_changes,
 )
 from holdfast.engine.copy.row_writer import JointBatch, LineWriter
+from holdfast.engine.copy.short_lines import GROUP, LineRows, read_short_lines, sound_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.line_walk import LineSet, each_of, pages_of
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.projection.rows import clear_state
@@ -120,8 +123,10 @@ class StoreCopier:
         """Whether lines become visible only when all are copied."""
         self._extended: Set[Line] = frozenset()
         """Lines whose rest becomes visible all at once."""
-        self.written: set[Line] = set()
+        self.written = LineSet()
         """Lines that were copied in this run."""
+        self._damaged: dict[Line, CorruptError] = {}
+        self._left_out: set[Line] = set()
         self._rows = 0
         self._bytes = 0
         self._joint: JointBatch | None = None
@@ -141,50 +146,133 @@ class StoreCopier:
         if self._prepare is not None:
             self._rules = await self._prepare(self._engine)
         await self._check_sizes(tenant)
-        damaged: dict[Line, CorruptError] = {}
-        left_out: set[Line] = set()
-        first = await self._lines(tenant)
         if self._copy_registries is not None:
-            left_out.update(
-                await self._copy_registries(self._source_engine, self._engine, first, some=only is not None)
-            )
-        lines, changing = first, set[Line]()
-        for pass_number in range(_PASSES):
-            changing = set()
-            for number, line in enumerate(lines, 1):
-                try:
-                    if line not in damaged and line not in left_out and not await self._is_same(line):
-                        changing.add(line)
-                        await self._copy(line)
-                except CorruptError as error:
-                    damaged[line] = error
-                except ConflictError:
-                    # Each store records what is done to it. An audit is copied to a store that has none, or whose
-                    # audit is an earlier copy of it.
-                    if line.name != AUDIT:
-                        raise
-                    left_out.add(line)
-                if not pass_number:
-                    self._report("copied", number, len(lines), line)
-            for line in self.written.difference(lines):
-                await self._engine.lines.delete(line)  # it was deleted during the copy
-            if not changing - damaged.keys() - left_out:
+            self._left_out.update(await self._copy_registries(self._source_engine, self._engine, tenant, only))
+        token = (await self._source.changes()).token
+        total, number = await self._count(tenant), 0
+        async for page in pages_of(self._lines(tenant), GROUP):
+            there = await self._existing(page)
+            while page:
+                short = await self._copy_short(page, there)
+                if not short:
+                    await self._copy_changed(page[0])
+                for line in short or page[:1]:
+                    number += 1
+                    self._report("copied", number, max(number, total), line)
+                del page[: len(short) or 1]
+        skipped = number - len(self.written)
+        for _ in range(_PASSES):
+            changes = await self._source.changes(token)
+            token, changed = changes.token, 0
+            async for line in self._changed(tenant, changes):
+                changed += await self._copy_changed(line)
+            if not changed:
                 break
-            lines = await self._lines(tenant)
-        differing = await self._verify([line for line in lines if line not in damaged and line not in left_out])
-        if damaged:
-            raise _damage(damaged, self._source.url)
+        threads, differing = await self._verify(self._lines(tenant), max(number, total))
+        if self._damaged:
+            raise _damage(self._damaged, self._source.url)
         names = sorted(line.name for line in differing)
-        skipped = len([line for line in first if line not in self.written])
         return CopyReport(
-            len(lines),
+            threads,
             skipped,
             self._rows,
             self._bytes,
             time.monotonic() - start,
             tuple(names),
-            any(each.name == AUDIT for each in left_out),
+            any(each.name == AUDIT for each in self._left_out),
         )
+
+    async def _copy_changed(self, line: Line) -> bool:
+        """Copy a line that the target lacks or has otherwise. Returns whether it was not the same."""
+        try:
+            if line in self._damaged or line in self._left_out or await self._is_same(line):
+                return False
+            await self._copy(line)
+        except CorruptError as error:
+            self._damaged[line] = error
+        except ConflictError:
+            # Each store records what is done to it. An audit is copied to a store that has none, or whose audit is an
+            # earlier copy of it.
+            if line.name != AUDIT:
+                raise
+            self._left_out.add(line)
+        return True
+
+    async def _changed(self, tenant: str | None, changes: Changes) -> AsyncIterator[Line]:
+        """Yield the lines of the source that may have changed; those that were deleted are deleted."""
+        if not changes.complete:
+            async for page in pages_of(every_line(self._target, tenant), GROUP):
+                await self._delete_gone([line for line in page if line in self.written])
+            async for line in self._lines(tenant):
+                yield line
+            return
+        selected = None if self._only is None else {*self._only}
+        named = sorted(
+            line
+            for line in {Line(*each) for each in changes.lines}
+            if line.name
+            and (line.tenant == tenant or tenant is None)
+            and (selected is None or line in selected)
+            and line not in self._rules.left_out
+        )
+        await self._delete_gone([line for line in named if line in self.written])
+        for line in named:
+            if await self._exists(line):
+                yield line
+
+    async def _delete_gone(self, lines: Sequence[Line]) -> None:
+        """Delete copies of lines that were deleted during the copy."""
+        for line in lines:
+            if not await self._exists(line):
+                await self._engine.lines.delete(line)
+
+    async def _existing(self, lines: Sequence[Line]) -> Set[Line]:
+        """Return those of some lines that the target has."""
+        found: set[Line] = set()
+        with suppress(CorruptError):
+            keys = [tuple(line) for line in lines]
+            (rows,) = await self._target.read([Get(LINES, keys)])
+            found.update(Line(*map(str, row.key)) for row in rows)
+        return found
+
+    async def _copy_short(self, lines: Sequence[Line], there: Set[Line]) -> Sequence[Line]:
+        """Copy the first of some lines, which follow each other, in one batch: as many as are short and not yet in the
+        target. Returns these."""
+        lines = list(takewhile(lambda line: line not in there, lines))
+        if not lines or not self._target.capabilities.joint_batches or self._engine.context.rows.hides_names:
+            return ()
+        if self._apply is not None and await self._apply(lines[0]) is not None:
+            return ()
+        found = await read_short_lines(self._source_engine.context, lines)
+        if not found:
+            return ()
+        first, *_, last = (*found, *found)
+        referred = Scan(REFS, (first.tenant,), (first.name,), (last.name + "\0",), limit=1, bodies=False)
+        (refs,) = await self._target.read([referred])
+        limit, batch, copied = self._target.capabilities.max_body, list[Change](), dict[Line, LineRows]()
+        for line, rows in found.items():
+            if line in self._left_out or LINES not in rows or (refs and str(refs[0].key[1]) <= line.name):
+                break
+            if any(len(row.body) > limit for own in rows.values() for row in own):
+                break
+            points = [StepRef.of(row) for row in rows.get(STEPS, ())]
+            batch += [Expect(REFS, copy_key(line), None), *await self._engine.fields.rows_of(line, points)]
+            batch += [Create(table, row) for table, own in rows.items() for row in own]
+            copied[line] = rows
+        try:
+            if not copied or await self._engine.context.apply(batch) is not None:
+                return ()
+        except (UnsupportedError, QuotaError):
+            return ()  # line by line, up to the one that does not fit
+        has_derived = self._engine.projector.on or await self._engine.indexer.state(first.tenant)
+        for line, rows in copied.items():
+            self.written.add(line)
+            self._rows += sum(map(len, rows.values()))
+            self._bytes += sum(len(row.body) for own in rows.values() for row in own)
+            self._engine.context.cache.drop_all(line)
+            if has_derived:
+                await self._follow(line)
+        return list(copied)
 
     async def copy_together(
         self,
@@ -245,7 +333,7 @@ class StoreCopier:
             for line in every:
                 await self._follow(line)
             return self._rows, self._bytes
-        differing = await self._verify(every)
+        _, differing = await self._verify(each_of(every), len(every))
         if differing:
             raise ConflictError("a thread changed while it was copied", where=f"thread {differing[0]}")
         return self._rows, self._bytes
@@ -264,10 +352,22 @@ class StoreCopier:
         if self._progress is not None:
             self._progress(CopyProgress(phase, done, total, line.name, self._rows, self._bytes))
 
-    async def _lines(self, tenant: str | None) -> list[Line]:
+    async def _lines(self, tenant: str | None) -> AsyncIterator[Line]:
+        """Yield the lines of the source that are copied."""
+        if self._only is None:
+            async for line in every_line(self._source, tenant):
+                if line not in self._rules.left_out:
+                    yield line
+        for line in self._only or ():
+            if line not in self._rules.left_out and await self._exists(line):
+                yield line
+
+    async def _count(self, tenant: str | None) -> int:
+        """Return about how many lines are copied; the number is only shown."""
         if self._only is not None:
-            return [line for line in self._only if line not in self._rules.left_out and await self._exists(line)]
-        return [line for line in await every_line(self._source, tenant) if line not in self._rules.left_out]
+            return len(self._only)
+        counts = await self._source.count_rows([Scan(LINES, () if tenant is None else (tenant,))])
+        return 0 if counts is None else counts[0]
 
     async def _exists(self, line: Line) -> bool:
         try:
@@ -282,7 +382,7 @@ class StoreCopier:
         limit = self._target.capabilities.max_body
         if self._source.capabilities.max_body <= limit:
             return
-        for line in await self._lines(tenant):
+        async for line in self._lines(tenant):
             size = sum(StepRef.of(row).size for heads in await branch_heads(self._source, line) for row in heads)
             if size > limit // 2:
                 for table in (STEPS, OBJECTS, NODES):
@@ -445,16 +545,32 @@ class StoreCopier:
 
     # Verifying ------------------------------------------------------------------------------------------------
 
-    async def _verify(self, lines: Sequence[Line]) -> list[Line]:
-        """Compare both stores row by row, and recompute the hashes. Returns lines that are not yet the same."""
-        changing: list[Line] = []
-        for number, line in enumerate(lines, 1):
-            if await self._is_identical(line) and await self._is_sound(line):
-                await self._follow(line)  # a copy that was killed may not have done it
-            else:
-                changing.append(line)
-            self._report("verified", number, len(lines), line)
-        return changing
+    async def _verify(self, lines: AsyncIterator[Line], total: int) -> tuple[int, list[Line]]:
+        """Compare both stores row by row, and recompute the hashes. Returns the number of lines, and those that are not
+        yet the same."""
+        changing, number = list[Line](), 0
+        async for page in pages_of(lines, GROUP):
+            while page:
+                same = await self._same_short(page)
+                for line in same or page[:1]:
+                    number += 1
+                    if not same and (line in self._damaged or line in self._left_out):
+                        continue
+                    if not same and not (await self._is_identical(line) and await self._is_sound(line)):
+                        changing.append(line)
+                    elif line not in self.written:
+                        await self._follow(line)  # a copy that was killed may not have done it
+                    self._report("verified", number, max(number, total), line)
+                del page[: len(same) or 1]
+        return number, changing
+
+    async def _same_short(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Return the first of some lines, which follow each other: as many as are short, the same in both stores, and
+        sound."""
+        ours = await read_short_lines(self._source_engine.context, lines)
+        copied = await read_short_lines(self._engine.context, list(ours))
+        same = dict(takewhile(lambda each: ours[each[0]] == each[1], copied.items()))
+        return list(await sound_lines(same))
 
     async def _is_sound(self, line: Line) -> bool:
         """Recompute the hashes of a line in the target. `CorruptError` if it is damaged; False if another copy is

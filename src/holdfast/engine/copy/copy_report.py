@@ -45,5 +45,7 @@ OnCopyProgress: TypeAlias = Callable[[CopyProgress], None]
 class CopyRegistries(Protocol):
     """Adds the schemas of what is copied to those that another store has."""
 
-    async def __call__(self, source: Engine, target: Engine, lines: Sequence[Line], *, some: bool) -> list[Line]:
-        """Return the lines that need not be copied then. `some` lines are copied, or all."""
+    async def __call__(
+        self, source: Engine, target: Engine, tenant: str | None, lines: Sequence[Line] | None
+    ) -> list[Line]:
+        """Return the lines that need not be copied then. Some lines are copied, or all of a tenant or of all."""

@@ -57,10 +57,21 @@ class RemovedKey(NamedTuple):
     key: Key
 
 
-async def every_line(backend: RowReader, tenant: str | None) -> list[Line]:
-    """Return the lines of a tenant, or of all."""
-    rows = scan_rows(backend, LINES, () if tenant is None else (tenant,), bodies=False)
-    return [Line(str(row.key[0]), str(row.key[1])) async for row in rows]
+async def every_line(backend: RowReader, tenant: str | None) -> AsyncIterator[Line]:
+    """Yield the lines of a tenant, or of all."""
+    async for row in scan_rows(backend, LINES, () if tenant is None else (tenant,), bodies=False):
+        yield Line(str(row.key[0]), str(row.key[1]))
+
+
+async def every_tenant(backend: RowReader) -> list[str]:
+    """Return the tenants that have lines."""
+    found: list[str] = []
+    while True:
+        start = (found[-1] + "\0",) if found else ()
+        (rows,) = await backend.read([Scan(LINES, (), start, limit=1, bodies=False)])
+        if not rows:
+            return found
+        found.append(str(rows[0].key[0]))
 
 
 async def stream_line(

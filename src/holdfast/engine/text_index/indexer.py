@@ -10,6 +10,7 @@ before does not have: text of pruned steps is found as long as a state has it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.checked_rows import clear_refused, read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
-from holdfast.engine.line_walk import lines_of_kinds, pages_of
+from holdfast.engine.line_walk import LineSet, lines_of_kinds, pages_of
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
@@ -246,7 +247,7 @@ class TextIndexer:
             await self._set_mark(tenant, None, BUILDING)
             mark = await self._mark(tenant)
         steps = 0
-        done: set[Line] = set()
+        done = LineSet()
         while mark is not None:
             steps += await self._build_all(tenant, done, tell)
             if await self._set_mark(tenant, mark, ON):
@@ -255,17 +256,18 @@ class TextIndexer:
                 return IndexReport(len(done), steps)
             # Another process built it, and was first; or it was dropped, and perhaps started again.
             mark = await self._mark(tenant)
-            done.clear()
+            done = LineSet()
         raise ConflictError(
             "the index was removed while it was made", where=self._backend.url, hint="Call index() again to have one"
         )
 
-    async def _build_all(self, tenant: str, done: set[Line], tell: Progress | None) -> int:
+    async def _build_all(self, tenant: str, done: LineSet, tell: Progress | None) -> int:
         """Add the rows of all threads that were not done before."""
         steps = 0
-        while todo := [line for line in await self._by_age(tenant) if line not in done]:
+        while todo := await self._by_age(tenant, done):
             total = len(done) + len(todo)
-            for line in todo:
+            for name in todo:
+                line = Line(tenant, name)
                 of_line = None if tell is None else partial(tell, len(done), total)
                 steps += await self.build_line(line, tell=of_line)
                 done.add(line)
@@ -273,14 +275,17 @@ class TextIndexer:
                     tell(len(done), total, line.name)
         return steps
 
-    async def _by_age(self, tenant: str) -> list[Line]:
-        """Return all threads, the one that was changed last at the end: stores return first what was added last."""
-        by_age: list[tuple[int, Line]] = []
-        after = ""
+    async def _by_age(self, tenant: str, done: LineSet) -> list[str]:
+        """Return the names of threads that are not done, the one that was changed last at the end: stores return first
+        what was added last."""
+        times, names, after = array("q"), list[str](), ""  # little for each: there may be very many
         while some := await self._lines.list_threads(tenant, "", after, _PAGE):
-            by_age += ((each.updated, each.line) for each in some)
             after = some[-1].line.name
-        return [line for _, line in sorted(by_age)]
+            todo = [each for each in some if each.line not in done]
+            times.extend(each.updated for each in todo)
+            names += (each.line.name for each in todo)
+        order = array("q", sorted(range(len(names)), key=times.__getitem__))
+        return [names[place] for place in order]
 
     async def follow(self, line: Line) -> None:
         """Add the rows of a thread that was not written step by step, if there is an index."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,14 +13,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backends.interface import BlockingCall, Delete, Get
+from holdfast.backends.interface import BlockingCall, Delete, Get, Row
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import LINES, TABLES
+from holdfast.backends.tables import LINES, TABLES, Table
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
-from holdfast.engine.copy.line_stream import stream_line
+from holdfast.engine.copy.line_stream import LINE_TABLES, stream_line
+from holdfast.engine.copy.short_lines import GROUP, LineRows, read_short_lines, sound_lines
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_walk import pages_of
 from holdfast.engine.model.json_diff import tree_of
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.row_format import Line, StepRef
@@ -36,7 +38,6 @@ from holdfast.maintenance.archive.format import (
     row_record,
     thread_record,
 )
-from holdfast.maintenance.progress import report_each
 from holdfast.security.encryption.file_key import new_file_key
 
 _CACHE_BYTES = 8 << 20
@@ -76,32 +77,53 @@ async def scratch_store(engine: Engine) -> AsyncIterator[Engine]:
 
 
 async def export_threads(
-    engine: Engine, lines: Sequence[Line], file: ArchiveFile, progress: Progress | None
+    engine: Engine, lines: AsyncIterator[Line], total: int, file: ArchiveFile, progress: Progress | None
 ) -> ExportReport:
-    """Write the rows of lines to a file. Each line is first copied to a scratch store, which verifies it."""
-    threads = records = 0
+    """Write the rows of lines to a file, verified: of short ones together, in memory; any other is first copied to a
+    scratch store. `total` is about how many there are."""
+    done = threads = records = 0
     changing: list[str] = []
     key = await new_file_key(engine, PURPOSE)
     async with ArchiveWriter(file, key) as archive:
         sealed = None if key is None else dict(key.wrapped)
         await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds"), sealed))
         async with scratch_store(engine) as scratch:
-            for line in report_each(lines, progress, lambda each: each.name):
-                report = await StoreCopier(engine, scratch).copy(line.tenant, [line])
-                if report.threads:  # it still exists
-                    threads, changing = threads + 1, [*changing, *report.changing]
-                    records += await _write(scratch, line, archive)
-                    await scratch.context.backend.apply([Delete(table, tuple(line)) for table in TABLES])
-                    scratch.context.cache.drop_all(line)
+            async for page in pages_of(lines, GROUP):
+                while page:
+                    sound = await sound_lines(await read_short_lines(engine.context, page))
+                    for rows in sound.values():
+                        if own := rows.get(LINES):  # it still exists
+                            threads += 1
+                            records += await _write(own[0], _each_row(rows), archive)
+                    if not sound:
+                        line = page[0]
+                        report = await StoreCopier(engine, scratch).copy(line.tenant, [line])
+                        if report.threads:
+                            threads, changing = threads + 1, [*changing, *report.changing]
+                            ((found,),) = await scratch.context.backend.read([Get(LINES, [tuple(line)])])
+                            records += await _write(found, stream_line(scratch.context.backend, line), archive)
+                            await scratch.context.backend.apply([Delete(table, tuple(line)) for table in TABLES])
+                            scratch.context.cache.drop_all(line)
+                    for line in sound or page[:1]:
+                        done += 1
+                        if progress is not None:
+                            progress(done, max(done, total), line.name)
+                    del page[: len(sound) or 1]
         await archive.seal(threads, records)
     return ExportReport(threads, records, archive.bytes, tuple(changing))
 
 
-async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
-    backend, count = scratch.context.backend, 0
-    ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
-    await archive.write(thread_record(found))
-    async for table, row in stream_line(backend, line):
+async def _each_row(rows: LineRows) -> AsyncIterator[tuple[Table, Row]]:
+    for table in LINE_TABLES:
+        for row in rows.get(table, ()):
+            yield table, row
+
+
+async def _write(own: Row, rows: AsyncIterator[tuple[Table, Row]], archive: ArchiveWriter) -> int:
+    """Write a line, and return the number of its rows."""
+    count = 0
+    await archive.write(thread_record(own))
+    async for table, row in rows:
         await archive.write(row_record(table, row))
         count += 1
     await archive.write(ThreadEnd(count))
@@ -112,16 +134,24 @@ async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
 
 
 async def export_states(
-    engine: Engine, lines: Sequence[Line], file: ArchiveFile, to_checkpoint: ToCheckpoint, progress: Progress | None
+    engine: Engine,
+    lines: AsyncIterator[Line],
+    total: int,
+    file: ArchiveFile,
+    to_checkpoint: ToCheckpoint,
+    progress: Progress | None,
 ) -> ExportReport:
     """Write the state of every checkpoint to a file, one line of JSON each, the latest of a thread first."""
-    records = 0
+    done = records = 0
     async with ArchiveWriter(file) as archive:
-        for line in report_each(lines, progress, lambda each: each.name):
+        async for line in lines:
             async for document in _states(engine, line, to_checkpoint):
                 await archive.write_line(msgspec.json.encode(document))
                 records += 1
-    return ExportReport(len(lines), records, archive.bytes)
+            done += 1
+            if progress is not None:
+                progress(done, max(done, total), line.name)
+    return ExportReport(done, records, archive.bytes)
 
 
 async def _states(engine: Engine, line: Line, to_checkpoint: ToCheckpoint) -> AsyncIterator[dict[str, Any]]:

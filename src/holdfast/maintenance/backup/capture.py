@@ -137,7 +137,7 @@ class LineReader:
 
     async def lines(self, tenant: str | None) -> list[Line]:
         """List the lines of a tenant or of all, and for each tenant the empty name, which has its settings."""
-        lines = await every_line(self.stored, tenant)
+        lines = [line async for line in every_line(self.stored, tenant)]
         tenants = {"" if tenant is None else tenant, *(line.tenant for line in lines)}
         return sorted({*lines, *(Line(each, "") for each in tenants)})
 

@@ -36,7 +36,7 @@ async def holds_of_store(engine: Engine, home: str) -> dict[str, Holds]:
     if not own:
         return {}
     backend, held = engine.context.backend, dict[Line, str]()
-    lines = await every_line(backend, home or None)
+    lines = [line async for line in every_line(backend, home or None)]
     for start in range(0, len(lines), _AT_ONCE):
         for rows in await backend.read([Scan(REFS, (*line, HOLD)) for line in lines[start : start + _AT_ONCE]]):
             held.update((Line(str(row.key[0]), str(row.key[1])), str(row.key[3])) for row in rows)

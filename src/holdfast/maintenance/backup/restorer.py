@@ -212,7 +212,7 @@ class RestorePlan:
         known = {entry.line for entry in point.entries if entry.columns} | point.damaged.keys() | self.actions.keys()
         return [
             describe(line, "kept", newer=(await self._engine.lines.summary(line)).steps)
-            for line in await every_line(self._engine.context.backend, selection.tenant)
+            async for line in every_line(self._engine.context.backend, selection.tenant)
             if line not in known and line_kind(line.name) in CONTENT_KINDS and selection.includes_line(line)
         ]
 

@@ -7,7 +7,7 @@ still verifies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -179,7 +179,7 @@ class AuditRewriter:
         engine: Engine,
         ledger: ErasureLedger,
         rewrite: Rewrite,
-        lines: Collection[Line] | None = None,
+        lines: Container[Line] | None = None,
     ) -> None:
         """With `lines`, only their rows are changed."""
         self._engine = engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +93,7 @@ class SubjectFinder:
         until: int | None = None,
         metadata_keys: Iterable[str] = (METADATA_KEY,),
         known_line: Callable[[bytes], bool] | None = None,
-        lines: Collection[Line] | None = None,
+        lines: Container[Line] | None = None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
@@ -101,7 +101,7 @@ class SubjectFinder:
         self._until = until
         self._keys = tuple(metadata_keys)
         self._known_line = known_line
-        self._lines = None if lines is None else frozenset(lines)
+        self._lines = lines
         self.owns_tenant: bool = False
         self._known: set[Line] = set()
         """Lines that `known_line` knows."""

@@ -9,7 +9,7 @@ person was not part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -292,7 +292,7 @@ async def erase_records(
     tenant: str,
     is_record: IsRecord,
     detail: Mapping[str, Any],
-    lines: Collection[Line] | None = None,
+    lines: Container[Line] | None = None,
 ) -> int:
     """Prune the steps of both lines that contain records of a person; of one of them, if only that is among `lines`.
     Returns their number.

@@ -6,7 +6,7 @@ removed again. What the person has stored since is theirs to keep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from holdfast.backends.interface import Backend, Delete, Get, Put, Row, Scan
@@ -46,7 +46,7 @@ async def apply_ledger(
     tenant: str,
     entries: Sequence[LedgerEntry] | None = None,
     *,
-    lines: Collection[Line] | None = None,
+    lines: Container[Line] | None = None,
 ) -> None:
     """Remove from a store what was erased: by its own ledger, or by entries of another.
 
@@ -74,7 +74,7 @@ async def apply_ledger(
         await own.context.backend.purge()
 
 
-def finder_of(engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None = None) -> SubjectFinder:
+def finder_of(engine: Engine, tenant: str, entry: LedgerEntry, lines: Container[Line] | None = None) -> SubjectFinder:
     """Return what finds data that an erasure erased, in some lines or in all."""
     return SubjectFinder(
         engine,
@@ -88,7 +88,7 @@ def finder_of(engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection
 
 
 async def _apply(
-    engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None
+    engine: Engine, tenant: str, entry: LedgerEntry, lines: Container[Line] | None
 ) -> tuple[SubjectData, dict[str, int]]:
     """Remove what one erasure erased. Returns it, and the places where it was."""
     finder = finder_of(engine, tenant, entry, lines)

@@ -6,7 +6,7 @@ new store, or an earlier copy. A store of its own does not take over what anothe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,9 +17,10 @@ from holdfast.engine import trace_context
 from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, open_target
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
-from holdfast.engine.copy.line_stream import every_line
+from holdfast.engine.copy.line_stream import every_tenant
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.line_walk import LineSet
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, info_of
 from holdfast.errors import ConflictError, DeniedError
@@ -90,12 +91,11 @@ async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None,
 
 async def takes_ledger(source: Engine, target: Engine, tenant: str) -> bool:
     """Return whether the target gets the ledger of the source: it has nothing of the tenant, or is an earlier copy."""
-    existing = {str(row.key[1]): info_of(row).salt async for row in lines_of(target, tenant)}
     for name in (LEDGER, AUDIT):
-        if name in existing:
+        if await salt_of(target, Line(tenant, name)) is not None:
             return await _is_earlier(source, target, Line(tenant, name))
-    for name, salt in existing.items():
-        if await salt_of(source, Line(tenant, name)) != salt:
+    async for row in lines_of(target, tenant):
+        if await salt_of(source, Line(tenant, str(row.key[1]))) != info_of(row).salt:
             return False
     return True
 
@@ -180,12 +180,12 @@ class _CopiedErasures:
                 found.append(line)
         return found
 
-    async def finish(self, target: Engine, written: Set[Line]) -> None:
+    async def finish(self, target: Engine, written: LineSet) -> None:
         """Remove from what was copied to the target what was erased there; also if the copy failed."""
         deleted = False
         for tenant in await self.tenants():
-            if lines := [line for line in written if line.tenant == tenant]:
-                await apply_ledger(target, tenant, lines=lines)
+            if written:
+                await apply_ledger(target, tenant, lines=written)
             if self._only is None and await read_ledger(self._source, tenant):
                 deleted |= await self._delete_content(target, tenant)
         if deleted or (self._removes and written):
@@ -207,4 +207,4 @@ class _CopiedErasures:
         """Return the tenants of which something is copied."""
         if self._tenant is not None:
             return [self._tenant]
-        return sorted({line.tenant for line in await every_line(self._source.context.backend, None)})
+        return await every_tenant(self._source.context.backend)

@@ -14,25 +14,38 @@ import msgspec
 from holdfast._fields import count, fill
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BEHIND, KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
+from holdfast.backends.tables import (
+    BEHIND,
+    KEYS,
+    LINES,
+    QUARANTINE,
+    READABLE,
+    SIGNING,
+    STEPS,
+    TABLES,
+    WORDS,
+    Key,
+    Table,
+)
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_walk import count_lines
 from holdfast.engine.namespaces import KEYS_PLACE, is_thread, root_of
 from holdfast.engine.optimistic import Attempts
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
 from holdfast.maintenance.erasure.subjects import read_subjects
 from holdfast.maintenance.keys.rotation import encrypted_rows
-from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE
 from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
 
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
+_PAGE = 500
 
 
 class ReencryptReport(msgspec.Struct, frozen=True):
@@ -55,16 +68,18 @@ class Reencryption:
         self._rows = encrypted_rows(engine)
         self._keys: StoreKeys = self._rows.store_keys
         self._report = ReencryptReport()
-        self._named: dict[Line, tuple[set[str], set[str]]] | None = None
-        """The persons that checkpoints of threads name in their metadata."""
 
     async def run(self, after: str = "") -> ReencryptReport:
         """Do all lines, in the order of their names, after one of them."""
         await record(self._engine, [Line(self._tenant, KEYS_PLACE)], "reencrypt", {"mode": self._rows.mode})
         await self._keys.load_tenant(self._tenant)
-        names = [name async for name in self._names() if name > after or not after]
-        for name in report_each(names, self._progress, str):
+        total = None if self._progress is None else await count_lines(self._engine.context.backend, self._tenant)
+        done = 0
+        async for name in self._names(after):
             await self._do_line(name)
+            done += 1
+            if self._progress is not None:
+                self._progress(done, None if total is None else max(done, total), name)
         if self._rows.mode != "on":
             await self._engine.fields.rebuild(self._tenant)
             await self._finish_change()
@@ -74,23 +89,37 @@ class Reencryption:
 
     async def _delete_old_subject_keys(self) -> None:
         """Delete keys of persons that encrypt no key of a line any more."""
-        found = [KeyRow.of(row) async for row in scan_rows(self._keys.backend, KEYS, (self._tenant,))]
-        used = {(row.subject, row.number) for row in found if row.kind == DATA}
         newest = await self._current()
-        for row in found:
+        used = {(row.subject, row.number) async for row in self._older(DATA, newest) if row.subject}
+        async for row in self._older(SUBJECT, newest):
             digest = row.line.removeprefix(SUBJECT_LINE)
-            if row.kind == SUBJECT and row.number < newest and (digest, row.number) not in used:
+            if (digest, row.number) not in used:
                 await self._keys.backend.apply([row.unchanged(), Delete(KEYS, row.key)])
 
-    async def _names(self) -> AsyncIterator[str]:
-        """Yield the names of all lines that have rows."""
-        names = {""}
-        for table in (LINES, KEYS, QUARANTINE):
-            async for row in scan_rows(self._keys.backend, table, (self._tenant,), bodies=False):
-                names.add(str(row.key[1]))
-        for name in sorted(names):
-            if not name.startswith(SUBJECT_LINE):
-                yield name
+    async def _older(self, kind: str, newest: int) -> AsyncIterator[KeyRow]:
+        """Yield the keys of a kind that are older than the newest of the tenant."""
+        async for found in scan_rows(self._keys.backend, KEYS, (self._tenant,)):
+            row = KeyRow.of(found)
+            if row.kind == kind and row.number < newest:
+                yield row
+
+    async def _names(self, after: str) -> AsyncIterator[str]:
+        """Yield the names of all lines that have rows, in order, after one of them."""
+        if not after:
+            yield ""
+        start: Key = (after + "\0",)
+        while True:
+            tables = (LINES, KEYS, QUARANTINE)
+            scans = [Scan(table, (self._tenant,), start, limit=_PAGE, bodies=False) for table in tables]
+            found = await self._keys.backend.read(scans)
+            last = min((str(rows[-1].key[1]) for rows in found if len(rows) == _PAGE), default=None)
+            names = {str(row.key[1]) for rows in found for row in rows}
+            for name in sorted(names if last is None else (each for each in names if each <= last)):
+                if not name.startswith(SUBJECT_LINE):
+                    yield name
+            if last is None:
+                return
+            start = (last + "\0",)
 
     # One line -------------------------------------------------------------------------------------------------
 
@@ -143,15 +172,12 @@ class Reencryption:
         assigned = (await read_subjects(self._engine, [line])).get(line, "")
         if assigned:
             return "" if assigned == MIXED else assigned
-        if self._named is None:
-            self._named = {}
-            async for each, point in self._engine.lines.every_step(self._tenant):
-                named, made = subjects_of_step(point)
-                if named or made:
-                    all_named, all_made = self._named.setdefault(root_of(each), (set(), set()))
-                    all_named.update(named)
-                    all_made.update([made] if made and not named else [])
-        subjects, users = self._named.get(root_of(line), (set(), set())) if is_thread(line.name) else (set(), set())
+        subjects, users = set[str](), set[str]()
+        for each in await self._engine.lines.family(root_of(line)) if is_thread(line.name) else ():
+            async for row in scan_rows(self._engine.context.backend, STEPS, tuple(each), bodies=False):
+                named, made = subjects_of_step(StepRef.of(row))
+                subjects.update(named)
+                users.update([made] if made and not named else [])
         return subject_of_line(line) or (next(iter(subjects)) if len(subjects) == 1 and users <= subjects else "")
 
     async def _do_table(self, table: Table, line: tuple[str, str], current: bytes) -> int:
