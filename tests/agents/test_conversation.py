@@ -319,7 +319,7 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
                     [Scan(CONVERSATION_HISTORY, (store.tenant, agent.persister.line.line.name))]
                 )
             )
-            return [(*row.key[2:], *row.columns[:3]) for row in found]
+            return [(*row.key[2:], *row.columns[:4]) for row in found]
 
         for number in range(70):
             agent.conversation.append(said(str(number)))

@@ -40,6 +40,6 @@ def _database() -> str:
 def _empty(url: str) -> None:
     with MongoClient[dict[str, object]](url) as client:
         database = client.get_default_database(write_concern=WriteConcern("majority"))
-        for name in database.list_collection_names():
-            if name != "holdfast":
+        for name in database.list_collection_names(filter={"type": "collection"}):  # writing to a view is refused
+            if name not in ("holdfast", "system.views"):
                 database[name].delete_many({})

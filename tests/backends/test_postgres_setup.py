@@ -306,7 +306,7 @@ def test_people_find_their_way(url: str) -> None:
     with holdfast.open(url, tenant="acme") as store:
         store.thread("chat-1").put({"n": 1}, metadata={"user": "ada"})
         store.thread("chat-1").put({"n": 2})
-    assert sql(url, "SELECT tenant, thread, steps, branches, last >= created FROM holdfast.threads") == [
+    assert sql(url, "SELECT tenant, thread, steps, branches, time >= created FROM holdfast.threads") == [
         ("acme", "chat-1", 2, 1, True)
     ]
     log = sql(url, "SELECT tenant, thread, seq, bytes > 0, now() - time < interval '1 hour' FROM holdfast.log")

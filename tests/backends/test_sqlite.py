@@ -284,7 +284,7 @@ def test_a_person_can_read_the_file(path: Path) -> None:
     with closing(sqlite3.connect(path)) as shell:
         threads = shell.execute("SELECT * FROM threads ORDER BY thread")
         assert [column[0] for column in threads.description] == [
-            *("tenant", "thread", "created", "steps", "branches", "last")
+            *("tenant", "thread", "created", "steps", "branches", "time")
         ]
         assert threads.fetchall() == [
             ("tenant", "line", "2023-11-14T22:13:20.123Z", 3, 2, "2023-11-14T22:13:20.123Z"),

@@ -78,7 +78,7 @@ def test_the_views_show_threads_and_log(tmp_path: Path) -> None:
         store.thread("t").fork("b")
     connection = sqlite3.connect(tmp_path / "store.db")
     try:
-        threads = connection.execute("SELECT tenant, thread, steps, branches, created, last FROM threads").fetchall()
+        threads = connection.execute("SELECT tenant, thread, steps, branches, created, time FROM threads").fetchall()
         log = connection.execute("SELECT tenant, thread, branch, seq, id, kind, metadata FROM log").fetchall()
     finally:
         connection.close()
