@@ -12,6 +12,7 @@ their names are measured; the figures of the others stay as they were. `--stores
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
 import re
@@ -189,13 +190,36 @@ def _open(path: pathlib.Path) -> holdfast.Store:
     return holdfast.open(f"sqlite:///{path}", encryption=Encryption(LocalKeys(key.read_text())))
 
 
-def measured(name: str, path: pathlib.Path) -> Cost:
-    """Do an operation in this process."""
-    work = WORK[name]
+def store_for(work: Work, folder: pathlib.Path, size: int) -> pathlib.Path:
+    """Make the store that an operation needs, unless it is there. Returns where it is."""
+    path = folder / f"{work.on}.db"
+    made = folder / "threads.db" if work.on == "copy" else path
+    if not made.exists():
+        start = time.process_time()
+        with _open(made) as store:
+            fill(store, size)
+        print(f"{size:,} threads made in {time.process_time() - start:.0f} s of CPU: {made.stem}", file=sys.stderr)
+    if work.on == "copy" and not work.after:
+        for each in folder.glob("copy.db*"):
+            each.unlink()
+        shutil.copy(made, path)
+    return path
+
+
+@contextlib.contextmanager
+def prepared(work: Work, path: pathlib.Path) -> Iterator[holdfast.Store]:
+    """Do what comes before an operation, and open the store for it."""
     if work.prepare is not None:
         with _open(path) as store:
             work.prepare(store, path.parent)
     with _open(path) as store:
+        yield store
+
+
+def measured(name: str, path: pathlib.Path) -> Cost:
+    """Do an operation in this process."""
+    work = WORK[name]
+    with prepared(work, path) as store:
         pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
         start = time.process_time()
         work.call(store, path.parent)
@@ -209,18 +233,7 @@ def measured(name: str, path: pathlib.Path) -> Cost:
 
 def cost_of(name: str, folder: pathlib.Path, size: int, seconds: int) -> Cost:
     """Do an operation in a process of its own, with so much CPU time at most."""
-    work = WORK[name]
-    path = folder / f"{work.on}.db"
-    made = folder / "threads.db" if work.on == "copy" else path
-    if not made.exists():
-        start = time.process_time()
-        with _open(made) as store:
-            fill(store, size)
-        print(f"{size:,} threads made in {time.process_time() - start:.0f} s of CPU: {made.stem}", file=sys.stderr)
-    if work.on == "copy" and not work.after:
-        for each in folder.glob("copy.db*"):
-            each.unlink()
-        shutil.copy(made, path)
+    path = store_for(WORK[name], folder, size)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))

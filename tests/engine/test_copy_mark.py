@@ -13,7 +13,7 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.context import EngineContext
-from holdfast.engine.copy import row_writer
+from holdfast.engine.copy import between_stores, row_writer, short_lines
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
@@ -40,6 +40,7 @@ def kill() -> None:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_writer, "BATCH_ROWS", 12)
     monkeypatch.setattr(row_writer, "_JOINT_BYTES", 400)
+    monkeypatch.setattr(short_lines, "_ROWS", 8)  # so that the thread is a long one, copied in many batches
 
 
 def store_on(backend: Backend) -> Store:
@@ -132,6 +133,31 @@ def test_a_copy_is_killed_anywhere(together: bool, then: str) -> None:
             assert not any(rows_of(backend, CHAT).values())
 
     at_every_moment(scenario, ["apply"], at_least=4)
+
+
+def test_a_copy_of_short_threads_is_killed_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copied together: each of them is there as a whole or not at all, and the next copy goes on."""
+    monkeypatch.setattr(between_stores, "GROUP", 3)
+    store = source()
+    for name in ("a", "b", "c", "d", "x", "y", "z"):
+        store.thread(name).put({"n": name})
+    left = set()
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        with suppress(Killed), moment.interfere(backend, kill):
+            run(StoreCopier(store._engine, Engine(EngineContext(backend))).copy(""))
+        target = store_on(backend)
+        found = [each.thread for each in target.threads()]
+        left.add(len(found))
+        assert target.maintenance.verify(level="decode").ok
+        assert all(target.thread(name).get().state == store.thread(name).get().state for name in found)
+        run(StoreCopier(store._engine, Engine(EngineContext(backend))).copy(""))
+        check_copied(store, backend)
+        assert len(target.threads()) == 8
+
+    at_every_moment(scenario, ["apply"], at_least=4)
+    assert left >= {0, 3, 8}
 
 
 @pytest.mark.parametrize("together", mostly_nightly([False, True], daily=[True]))

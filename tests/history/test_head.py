@@ -23,6 +23,7 @@ from holdfast.backends.tables import HEADS, LINES, STEPS
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.projection.rows import Head
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError
 from holdfast.langgraph import HoldfastSaver
@@ -534,4 +535,6 @@ def check(stores: list[Store], model: Model) -> None:
         assert found is not None
         assert found.checkpoint["id"] == head
     (rows,) = run(stores[0]._engine.context.backend.read([Get(HEADS, [("", "t")])]))
-    assert rows[0].columns[0] == head
+    shown = Head.of(rows)
+    assert shown is not None
+    assert shown.checkpoint == head

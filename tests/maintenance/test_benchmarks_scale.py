@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from benchmarks.bulk_threads import fill, metadata_of, thread_of
-from benchmarks.scale import WORK, Cost, table_of
+from benchmarks.scale import WORK, Cost, prepared, store_for, table_of
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def test_threads_made_in_bulk_are_sound_and_go_on(store: holdfast.Store) -> None
         fill(store, 1, first=3)
 
 
-def test_what_is_measured_works(store: holdfast.Store, tmp_path: Path) -> None:
+def test_what_is_measured_works(tmp_path: Path) -> None:
+    """One after another in a folder, since some need what those before them have made."""
     for name, work in WORK.items():
-        folder = tmp_path / name.replace("/", " ")
-        folder.mkdir()
         try:
-            work.call(store, folder)
+            with prepared(work, store_for(work, tmp_path, size=40)) as store:
+                work.call(store, tmp_path)
         except Exception as error:
             error.add_note(name)
             raise
