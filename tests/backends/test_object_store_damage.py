@@ -163,6 +163,8 @@ def test_a_damaged_thread_does_not_hide_the_others_and_is_not_hidden(
             store.thread("a").get()
         assert store.thread("b").get().state == {"n": 4}
         assert [(each.thread, each.damaged) for each in store.threads().all()] == [("a", True), ("b", False)]
+        latest = store.threads(order="updated")
+        assert sorted((each.thread, each.damaged) for each in latest) == [("a", True), ("b", False)]
         assert (store.status().threads, store.status().damaged) == (2, 1)
         repository = store.backups(f"{tmp_path}/repository")
         assert repository.create().damaged == ("a",)

@@ -340,9 +340,18 @@ class LineIndex:
 
     async def list_named(self, lines: Sequence[Line]) -> list[LineSummary]:
         """Return those of some lines that exist."""
-        (rows,) = await self._context.unchecked.read([Get(LINES, [tuple(line) for line in lines])])
-        infos = {row.key: info_of(Row(row.key, row.columns)) for row in rows}
+        infos = {row.key: info_of(row) for row in await self._named_rows(lines)}
         return await self._listed([(line, infos[tuple(line)]) for line in lines if tuple(line) in infos])
+
+    async def _named_rows(self, lines: Sequence[Line]) -> list[Row]:
+        """Read the rows of some lines, without their bodies. A scan reads what is left of one that is damaged, which
+        ends the read of all by name."""
+        try:
+            found = await self._context.unchecked.read([Get(LINES, [tuple(line) for line in lines])])
+        except CorruptError:
+            scans = [Scan(LINES, line[:1], line[1:], (line.name + "\0",), bodies=False) for line in lines]
+            found = await self._context.unchecked.read(scans)
+        return [Row(row.key, row.columns) for rows in found for row in rows]
 
     async def list_by_status(
         self, tenant: str, status: ThreadState, prefix: str, after: str, limit: int
@@ -353,7 +362,7 @@ class LineIndex:
         while True:
             (rows,) = await self._backend.read([status_scan(self._context, tenant, status, start, limit)])
             names = (str(row.key[1]) for row in rows if may_have(row, status))
-            (infos,) = await self._backend.read([Get(LINES, [(tenant, name) for name in names])])
+            infos = await self._named_rows([Line(tenant, name) for name in names])
             matches = sorted(row for row in infos if str(row.key[1]).startswith(prefix))
             yield await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
             if len(rows) < limit or not str(rows[-1].key[1]).startswith(prefix):

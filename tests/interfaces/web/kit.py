@@ -72,8 +72,10 @@ def fill_thread(store: holdfast.Store, name: str, steps: int, forks: int = 2) ->
     thread.tag("asked", f"{steps // 2:08}")
     thread.label("reviewed", f"{steps - 2:08}")
     head = thread.get().id
-    writes = [(0, "__interrupt__", "May I send this answer to the customer?"), (1, "messages", {"role": "assistant"})]
-    run(CheckpointStore(store).put_writes(name, head, writes, task_id="3f0c-approve"))
+    question = [(-3, "__interrupt__", "May I send this answer to the customer?")]  # numbered as LangGraph's savers do
+    run(CheckpointStore(store).put_writes(name, head, question, task_id="3f0c-approve", status="waiting"))
+    result = [(0, "messages", {"role": "assistant"})]
+    run(CheckpointStore(store).put_writes(name, head, result, task_id="77aa-draft"))
 
 
 def fill_statuses(store: holdfast.Store) -> None:
