@@ -295,6 +295,8 @@ FINER_CODES = {
     "prefix-refused": UnsupportedError,
     "under-way": ConflictError,
     "lease-lost": ConflictError,
+    "not-waiting": ConflictError,
+    "answered": ConflictError,
     "run-empty": InvalidError,
     "run-key": ConflictError,
     "run-state": ConflictError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, get_args
@@ -81,6 +82,11 @@ def run_in(thread: Thread) -> None:
         pass
 
 
+def answer(thread: Thread) -> None:
+    with suppress(ConflictError):  # nothing waits: that is told to who may write
+        thread.answer("yes")
+
+
 SAVES = ("put", "update", "append", "increment", "add_to_set", "max", "running")
 
 OPERATIONS: dict[str, Callable[[Thread], object]] = {
@@ -122,6 +128,7 @@ OPERATIONS: dict[str, Callable[[Thread], object]] = {
     "expires": lambda thread: thread.expires(),
     "status": lambda thread: thread.status(),
     "running": lambda thread: run_in(thread),
+    "answer": answer,
     "delete": lambda thread: thread.delete(),
 }
 

@@ -104,6 +104,7 @@ CALLS: dict[str, Call] = {
     "Backups.restore": lambda _, name: restored(name),
     "Backups.restore as": lambda store, name: store.backups(repository()).restore(threads=["chat"], as_thread=name),
     "Thread.diff": lambda store, name: store.thread("chat").diff(other=name),
+    "Thread.answer": of_thread("answer", "yes"),
     "Thread.blame": of_thread("blame", "x"),
     "Thread.branches": of_thread("branches"),
     "Thread.delete": of_thread("delete"),
@@ -184,6 +185,7 @@ CALLS: dict[str, Call] = {
     "HoldfastSaver.get_delta_channel_history": lambda store, name: HoldfastSaver(store).get_delta_channel_history(
         config=config(name), channels=["c"]
     ),
+    "HoldfastSaver.run": lambda store, name: HoldfastSaver(store, recover="graph").run(config(name)).__enter__(),
     "HoldfastSaver.list": lambda store, name: list(HoldfastSaver(store).list(config(name))),
     "HoldfastSaver.copy_thread": lambda store, name: HoldfastSaver(store).copy_thread(name, "copy"),
     "HoldfastSaver.copy_thread to": lambda store, name: HoldfastSaver(store).copy_thread("none", name),

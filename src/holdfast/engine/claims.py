@@ -43,7 +43,7 @@ class Claim:
         """The token of the claim, which no other has."""
         return str(self.row.columns[0])
 
-    def condition(self) -> Change:
+    def condition(self) -> Expect:
         """Return the condition that the claim was neither released nor taken over."""
         return Expect(REFS, self.row.key, self.row.columns)
 

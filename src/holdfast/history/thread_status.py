@@ -53,6 +53,8 @@ _MARKS = {ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
 def status_of_state(values: Mapping[str, Any], versions: Collection[str]) -> ThreadState:
     """Return the status of a graph whose newest checkpoint has these values, and versions of these channels."""
     for name in values:
+        if not isinstance(name, str):
+            continue  # which is refused where the state is packed
         start = name[:10]
         if start == _TRIGGER or name == _START:
             return UNFINISHED

@@ -13,6 +13,8 @@ from langgraph.types import Command
 
 import holdfast
 from holdfast import Store
+from holdfast.agents.runs.program_runs import ProgramRuns
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ClaimLostError, ConfigError, ConflictError, DeniedError
 from holdfast.langgraph import HoldfastSaver
 from tests.agents.runs.graphs import asking, chain, logging_nodes
@@ -195,6 +197,48 @@ def test_a_program_that_was_presumed_dead_stores_nothing(store: Store) -> None:
     assert len(errors) == 1
     assert [each.id for each in store.thread("t").log()] == steps
     assert len(store.thread("t").branches()) == 1
+
+
+def save(store: Store, runs: ProgramRuns, checkpoint: str, status: str = "running", **options: Any) -> None:
+    """Save as a saver does: here, a checkpoint that begins a run."""
+
+    async def action() -> None:
+        store.state(agent="a").set("last", checkpoint)
+
+    options = {"is_checkpoint": True, "begins": True} | options
+    run(runs.save("t", action, checkpoint, status=status, **options))
+
+
+def test_a_question_that_is_stored_while_its_run_is_begun_ends_it(store: Store) -> None:
+    runs = ProgramRuns(store._handle, "support", 30)
+
+    async def ask() -> None:  # the checkpoint at which it asks, and which begins the run, is saved in between
+        beginning = threading.Thread(target=save, args=(store, runs, "c1"))
+        beginning.start()
+        beginning.join()
+        assert [each.state for each in store.runs.list()] == ["running"]
+        store.state(agent="a").set("asked", True)
+
+    run(runs.save("t", ask, "c1", is_checkpoint=False, begins=False, status="waiting"))
+    assert store.state(agent="a").get("asked") is True
+    assert [each.state for each in store.runs.list()] == ["waiting"]
+
+
+def test_a_lost_run_is_not_begun_again_by_what_its_graph_does_still(store: Store) -> None:
+    runs = ProgramRuns(store._handle, "support", 30)
+    save(store, runs, "c1")
+    (begun,) = store.runs.list()
+    store.runs.cancel(begun.id)
+    for number in range(3):
+        with pytest.raises(ClaimLostError):
+            save(store, runs, f"c{number}")
+    assert store.state(agent="a").get("last") == "c1"
+    assert [each.state for each in store.runs.list()] == ["cancelled"]
+    runs.forget_lost("t")  # a graph is invoked anew
+    save(store, runs, "c3")
+    save(store, runs, "c4", "done")
+    assert store.state(agent="a").get("last") == "c4"
+    assert store.runs.list(state="running") == []
 
 
 def test_a_block_covers_what_nodes_store_and_hands_over_what_was_interrupted(store: Store) -> None:

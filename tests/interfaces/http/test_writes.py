@@ -57,8 +57,10 @@ ELSEWHERE = {
     ("DELETE", "/api/v1/jobs/{name}/pause"),
     ("POST", "/api/v1/encryption-keys/rotations"),
     ("POST", "/api/v1/threads/{thread}/replays"),
+    ("POST", "/api/v1/threads/{thread}/answers"),
 }
-"""Operations that `test_agent_steps.py`, `test_recordings.py`, `test_records.py` and `test_remote.py` try."""
+"""Operations that `test_agent_steps.py`, `test_answers.py`, `test_recordings.py`, `test_records.py` and
+`test_remote.py` try."""
 
 
 def test_every_change_is_made_and_fits_the_document(writable: ServedStore) -> None:

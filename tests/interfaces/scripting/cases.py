@@ -73,6 +73,8 @@ store.thread("t").get(-1) # invalid
 store.thread("t").info()
 store.thread("t").status().status
 store.thread("nothing").status() # not-found
+store.thread("t").answer("yes") # not-waiting
+store.thread("nothing").answer("yes", question="q") # not-found
 store.thread("t").log(label="good")
 store.thread("t").diff("HEAD~1", "HEAD")
 store.thread("t").diff(state={"a": 5}).summary

@@ -76,6 +76,8 @@ class ProgramRuns:
         """The ends that were stored before the checkpoint that begins the run."""
         self._failed: dict[Line, str] = {}
         """The run of a thread that failed last: the next one is it again."""
+        self._ending: set[Line] = set()
+        """The threads of runs whose ends are being stored."""
         self._lock = threading.Lock()
         self._is_beginning = threading.Lock()
 
@@ -100,29 +102,35 @@ class ProgramRuns:
         held = await self._begin(line, is_explicit=False) if begins else self._of(line)
         if held is None:
             # Of a task that ended when the run had, or before it has begun: nobody else has the thread.
-            with acting(current_authority()._replace(preconditions=_Unclaimed(self._table, line).conditions)):
+            with acting(current_authority()._replace(preconditions=_Unclaimed(self, line).conditions)):
                 await action()
-            if end is not None:
-                self._early[line] = end
-            return
-        with self._lock:
-            held.saved, held.in_flight = time.monotonic(), held.in_flight + 1
-        try:
-            with acting(current_authority()._replace(claim=held.run.claim)):
-                await action()
-        except ClaimLostError:
-            self._drop(line)
-            raise
-        finally:
             with self._lock:
-                held.in_flight -= 1
-        if not held.is_explicit and (ended := self._note(line, held, checkpoint if is_checkpoint else "", end)):
-            await self._end(held, ended.state, ended.error)
+                held = self._of(line)  # it has begun meanwhile, perhaps, and all else of it is stored
+                if held is None and end is not None:
+                    self._early[line] = end
+        elif held.run.claim.is_lost:
+            raise held.run.claim.lost()
+        else:
+            with self._lock:
+                held.saved, held.in_flight = time.monotonic(), held.in_flight + 1
+            try:
+                with acting(current_authority()._replace(claim=held.run.claim)):
+                    await action()
+            finally:
+                with self._lock:
+                    held.in_flight -= 1
+        if held is None or held.is_explicit:
+            return
+        if ended := self._note(line, held, checkpoint if is_checkpoint else "", end):
+            try:
+                await self._end(held, ended.state, ended.error)
+            finally:
+                self._ending.discard(line)
 
     def _note(self, line: Line, held: _Held, saved: str, end: _End | None) -> _End | None:
         """Note that something was stored. Returns the end of the run if nothing more is to come."""
-        early = self._early.pop(line, None)
         with self._lock:
+            early = self._early.pop(line, None)
             held.head = max(held.head, saved)
             for each in (end, early):
                 is_of = each is not None and (each is end or each.checkpoint == saved)
@@ -132,8 +140,25 @@ class ProgramRuns:
             if ended is None or held.in_flight or ended.checkpoint > held.head or self._of(line) is not held:
                 return None
             _, heartbeat = self._held.pop(line)
+            self._ending.add(line)
         heartbeat.__exit__()
         return ended
+
+    def forget_lost(self, thread: str) -> None:
+        """Let the thread be run again by this program, which has lost a run of it: a graph begins to read it anew.
+
+        Until then nothing is stored, whatever the graph that has lost it does still.
+        """
+        line = root_of(Line(self._table.tenant, thread))
+        held = self._of(line)
+        if held is not None and held.run.claim.is_lost:
+            self._drop(line)
+
+    async def settled(self, line: Line) -> _Held | None:
+        """Return the run of a thread, when none is just being begun or ended."""
+        while self._is_beginning.locked() or line in self._ending:
+            await Pause(_TURN)
+        return self._of(line)
 
     def enter(self, thread: str) -> ProgramRun:
         """Return the run of a thread, for `with` or `async with`."""
@@ -148,7 +173,7 @@ class ProgramRuns:
             await Pause(_TURN)
         try:
             known = self._of(line)
-            if known is not None and not known.run.claim.is_lost:
+            if known is not None and not (is_explicit and known.run.claim.is_lost):
                 if is_explicit:
                     raise known.run.claim.busy()
                 return known
@@ -191,26 +216,28 @@ class ProgramRuns:
 
 
 class _Unclaimed:
-    """The condition that nobody has a thread."""
+    """The condition that nobody has a thread, or that this program has, if it has begun a run meanwhile."""
 
-    def __init__(self, table: RunTable, line: Line) -> None:
-        self._table, self._line = table, line
+    def __init__(self, runs: ProgramRuns, line: Line) -> None:
+        self._runs, self._line = runs, line
         before = current_authority()
         self._before = before.preconditions
 
     async def conditions(self, again: bool) -> Sequence[Change]:
         """Return the conditions of a batch; if an earlier attempt has failed, after a look."""
-        key = claim_key(self._line)
+        key, own = claim_key(self._line), Expect(REFS, claim_key(self._line), None)
+        if again and (held := await self._runs.settled(self._line)) is not None:
+            own = held.run.claim.condition()
         if again:
-            (rows,) = await self._table.context.backend.read([Get(REFS, [key])])
-            if rows:
+            (rows,) = await self._runs._table.context.backend.read([Get(REFS, [key])])
+            if rows and rows[0].columns != own.columns:
                 raise ClaimLostError(
                     "the run of the thread has ended, and another one goes on",
                     where=f"thread {self._line}",
                     hint="What this one does still is not stored",
                 )
         more = () if self._before is None else await self._before(again)
-        return [Expect(REFS, key, None), *more]
+        return [own, *more]
 
 
 class ProgramRun:

@@ -36,7 +36,7 @@ from holdfast.agents.runs.record import NO_VALUE
 from holdfast.agents.runs.table import HeldRun, RunTable, steps_prefix, until_answered
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
-from holdfast.backends.interface import Expect, Put, Row, Scan
+from holdfast.backends.interface import Change, Expect, Put, Row, Scan
 from holdfast.backends.runtime.drivers import Pause, arun, run
 from holdfast.backends.tables import REFS
 from holdfast.codec import msgpack
@@ -202,7 +202,7 @@ class RunSteps:
         """Store a step. The store is asked until it answers, since what the function did is known only here."""
         claim = self.held.claim
         row = step_row(self.held.line, self.held.stored.id, step, self._table.context.clock())
-        batch = [claim.condition(), Put(REFS, row)]
+        batch: list[Change] = [claim.condition(), Put(REFS, row)]
         if await until_answered(lambda: self._table.context.apply(batch), claim.life) is not None:
             raise claim.lost()
         if self._known is not None:

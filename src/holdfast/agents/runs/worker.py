@@ -279,7 +279,7 @@ class Worker(_WorkerBase):
         """Do what is due now, and return when nothing is left that can be begun."""
         self._stopped = False
         while True:
-            run(self.look())
+            run(self._look())  # an error is not "nothing is due"
             if not self._active:
                 return
             with self._idle:

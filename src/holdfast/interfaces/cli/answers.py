@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from holdfast.codec.value_text import json_text
 from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import safe
@@ -35,4 +34,6 @@ def answer(session: CliContext, thread: str, value: str | None, question: str | 
 
 
 def _text(value: object) -> str:
+    from holdfast.codec.value_text import json_text
+
     return safe(json_text(value))[:200]

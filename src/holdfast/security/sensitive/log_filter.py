@@ -10,8 +10,8 @@ from weakref import ref
 from holdfast.engine.protection import Protection
 
 LOGGERS: Final = (
-    "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "leases", "metrics", "mongodb", "redaction",
-    "runs", "schemas", "scripts", "search", "steps", "tiered", "timers", "web",
+    "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "leases", "metrics", "mongodb", "readable",
+    "redaction", "runs", "schemas", "scripts", "search", "steps", "tiered", "timers", "web",
 )  # fmt: skip
 """Holdfast's own loggers, below `holdfast`."""
 
