@@ -50,7 +50,7 @@ _MARKS = {ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
 """What pending writes say of a thread, by their channel: the first that there is."""
 
 
-def status_of_state(values: Mapping[str, Any], versions: Collection[str]) -> ThreadState:
+def status_of_state(values: Mapping[Any, Any], versions: Collection[str]) -> ThreadState:
     """Return the status of a graph whose newest checkpoint has these values, and versions of these channels."""
     for name in values:
         if not isinstance(name, str):

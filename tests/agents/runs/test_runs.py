@@ -215,6 +215,7 @@ def test_errors_of_steps_are_recorded_and_raised_again(store: Store) -> None:
 
     @holdfast.workflow
     def careful(number: int) -> str:
+        caught = ""
         try:
             fetch(number)
         except KeyError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,13 @@ def test_a_run_whose_claim_is_gone_stores_nothing(store: Store, cancels: bool) -
 
     def effects(state: Log) -> dict[str, Any]:
         stopped("n1")
-        for name, act in {
+        acts: dict[str, Callable[[], object]] = {
             "thread": lambda: store.thread("other").put({"a": 1}),
             "state": lambda: store.state(agent="a").set("k", 1),
             "step": lambda: keep(1),
             "agent step": lambda: store.agents.steps("desk").list(),
-        }.items():
+        }
+        for name, act in acts.items():
             try:
                 act()
             except ClaimLostError:

@@ -61,7 +61,8 @@ def twice(saver: Any) -> Any:
 
 
 def parallel(saver: Any) -> Any:
-    builder = StateGraph(State).add_node("ask_each", ask_each)
+    builder: Any = StateGraph(State)
+    builder.add_node("ask_each", ask_each)
     builder.add_conditional_edges(START, fan_out)
     return builder.compile(checkpointer=saver)
 
