@@ -369,7 +369,9 @@ def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
 
 def test_a_put_against_a_deletion_is_kept_or_refused(store: Driven, other: Driven) -> None:
     outcomes: Counter[tuple[int | None, int | None]] = Counter()
-    for n in range(by_day(60, 12)):
+    for n in range(300):
+        if n >= by_day(60, 12) and len(outcomes) > 1:
+            break
         line = ("tenant", f"line {n}")
         info = row_of(LINES, *line, version=1)
         first: list[Change] = [Create(LINES, info), Create(STEPS, step(0, line=line[1]))]
@@ -387,7 +389,7 @@ def test_a_put_against_a_deletion_is_kept_or_refused(store: Driven, other: Drive
             done[2] = other.apply(known, *(Delete(table, line) for table in (LINES, STEPS, WRITES)))
 
         threads = [threading.Thread(target=each) for each in (put, write, delete)]
-        for thread in threads:
+        for thread in threads[n % 3 :] + threads[: n % 3]:
             thread.start()
         for thread in threads:
             thread.join()
