@@ -210,7 +210,7 @@ def short_chat_on_mongodb() -> Result:
         for name in openers:
             add(name, stacks[name].close)  # what follows is written
     theirs, figures = spent[MONGODB], []
-    for ours, (wall, client, on_server) in ((OURS, (0.7, 0.5, 1.2)), (LOG_ONLY, (0.8, 0.55, 1.3))):
+    for ours, (wall, client, on_server) in ((OURS, (0.8, 0.6, 1.6)), (LOG_ONLY, (0.8, 0.6, 1.6))):
         for what, each, floor, goal in (
             ("time", "wall", wall, 1.3),
             ("client CPU", "client", client, 1.3),

@@ -16,6 +16,7 @@ import pytest
 from pymongo import MongoClient
 
 import holdfast
+from holdfast.errors import ConflictError
 from tests.backends.test_mongodb_lines import _check_places
 from tests.servers import mongodb
 from tests.support.kills import count_kill
@@ -37,7 +38,10 @@ def work(url: str, ledger: str, name: str) -> None:
             number += 1
             thread = chance.choice([*THREADS, name])
             said = [f"{name} says {n}" for n in range(max(0, number - 20), number)]
-            store.thread(thread).put({"messages": said, "by": name}, metadata={"by": name, "number": number})
+            try:
+                store.thread(thread).put({"messages": said, "by": name}, metadata={"by": name, "number": number})
+            except ConflictError:
+                continue  # on a busy machine the others may be first for half a minute
             os.write(noted, f"{thread}\t{name}\t{number}\n".encode())  # at once: a short line is not torn
 
 

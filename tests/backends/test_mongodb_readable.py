@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import psycopg
 import pytest
 from pymongo import MongoClient
 from pymongo.cursor import Cursor
@@ -18,8 +20,9 @@ import holdfast
 from holdfast.agents import Machine, PersistentAgent
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import HEADS, READABLE, STATE_TRANSITIONS, TABLES
+from holdfast.engine.projection import follower
 from holdfast.errors import VetoError
-from tests.servers import mongodb
+from tests.servers import mongodb, postgres
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "readable.md"
 
@@ -162,6 +165,52 @@ def test_every_column_is_a_field(documents: Documents) -> None:
     for table in set(TABLES) - {*READABLE}:  # these are Holdfast's own
         for document in documents[table.name].find().limit(1):
             assert "tenant" not in document
+
+
+@pytest.mark.parametrize("project", ["sync", "follow", None])
+def test_rows_are_there_with_their_checkpoint_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, project: Literal["sync", "follow"] | None
+) -> None:
+    monkeypatch.setattr(follower, "_SECONDS", 1_000.0)
+    url, saved = mongodb(), []
+    with MongoClient[dict[str, Any]](url) as client:
+        database = client.get_default_database()
+        with holdfast.open(url, project=project) as store:
+            for number in range(3):
+                saved.append(store.thread("t").put({"messages": [f"{n}" for n in range(number)]}).id)
+                (head,) = database.heads.find() if project == "sync" else [{"checkpoint": None}]
+                marked = database.lines.find_one({"_id.line": "t"}, {"behind": 1}) or {}
+                assert database.heads.count_documents({}) == (project == "sync")
+                assert head["checkpoint"] == (saved[-1] if project == "sync" else None)
+                assert len(marked.get("behind", ())) == (0 if project == "sync" else number + 1)
+        assert [each["checkpoint"] for each in database.heads.find()] == saved[-1:]
+        assert database.conversation_history.count_documents({}) == 2
+        client.drop_database(database.name)
+
+
+def test_people_find_the_same_fields_in_every_store(documents: Documents, tmp_path: Path) -> None:
+    fields: dict[str, dict[str, list[str]]] = {}
+    names = [*(table.name for table in READABLE), *VIEWS]
+    for kind, url in (("sqlite", f"sqlite:///{tmp_path}/a.db"), ("postgresql", postgres())):
+        with holdfast.open(url, project=True) as store, Baker().attach(store, "baker-1") as baker:
+            baker.transition("knead", 500)
+        if kind == "sqlite":
+            connection: Any = sqlite3.connect(tmp_path / "a.db")
+        else:
+            connection = psycopg.connect(url, options="-c search_path=holdfast")
+        with closing(connection):
+            fields[kind] = {
+                name: [column[0] for column in connection.execute(f"SELECT * FROM {name}").description]
+                for name in names
+            }
+    assert fields["sqlite"] == fields["postgresql"]
+    for name in names:
+        thread = "chat-1" if name in ("threads", "metadata") else "␞agents:baker-1"
+        found = documents[name].find_one({"tenant": "", "thread": thread}) or {}
+        lacking = {"branches"} if name == "threads" else set()
+        assert {*fields["sqlite"][name]} - found.keys() == lacking, name
+        if name != "threads":  # there it has the columns of `heads`
+            assert [each for each in found if each != "_id"] == fields["sqlite"][name]
 
 
 def test_messages_are_in_order(documents: Documents) -> None:

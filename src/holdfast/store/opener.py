@@ -210,7 +210,7 @@ async def _open(
             project = backend.capabilities.projected and rows.may_be_clear("readable")
         elif project and not rows.may_be_clear("readable"):
             raise clear_refused("readable")
-        mode: bool | Literal["follow"] = project == "sync" or bool(project)
+        mode: bool | Literal["follow"] = bool(project)  # "sync" is in the batch
         if project == "follow" or (project is True and backend.capabilities.projected):
             mode = "follow"
         context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=mode, rows=rows)

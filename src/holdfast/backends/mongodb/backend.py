@@ -147,10 +147,10 @@ class MongoDBBackend(ServerBackend):
         return await self._run_in_loop(lambda: self._use(size))
 
     async def check(self) -> list[str]:
-        return await self._run_in_loop(lambda: self._use(find_damage))
+        return await self._run_once(lambda: self._use(find_damage))
 
     async def tidy(self) -> None:
-        await self._run_in_loop(lambda: self._use(tidy))
+        await self._run_once(lambda: self._use(tidy))
 
     async def purge(self) -> list[str]:
         return await self._run_once(lambda: self._use(purge))
@@ -227,7 +227,6 @@ class MongoDBBackend(ServerBackend):
         defaults: dict[str, Any] = {
             "serverSelectionTimeoutMS": _SELECTION_MS,
             "connectTimeoutMS": int(1000 * attempt_seconds(self._timeout)),
-            "socketTimeoutMS": int(1000 * min(self._timeout, TIMEOUT * 10)),
         }
         query = self._address.partition("?")[2]
         in_url = {name.lower() for name, _ in parse_qsl(query)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 
@@ -28,11 +28,11 @@ from holdfast.backends.mongodb.line_document import (
     LineUpdate,
     absent,
     embedded,
+    embedded_row,
     embedded_rows,
     line_of,
     moved_rows,
     not_elsewhere,
-    path_of,
     plan_moves,
     row_weight,
     with_columns,
@@ -104,14 +104,8 @@ class View:
 
     def lookup(self, space: Table, key: Key) -> Columns | None:
         """Return the columns of a row."""
-        document: Any = self.documents.get(line_of(key), {}) if space.embedded else None
-        for name in path_of(space, key).split(".") if space.embedded else ():
-            document = document.get(name)
-            if document is None:
-                break
-        if document is None:
-            return self.columns.get((space, key))
-        return to_row(space, {**document, "_id": build_id(space, key)}).columns
+        document = embedded_row(space, key, self.documents.get(line_of(key), {})) if space.embedded else None
+        return self.columns.get((space, key)) if document is None else to_row(space, document).columns
 
 
 @dataclass

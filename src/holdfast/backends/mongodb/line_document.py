@@ -29,9 +29,12 @@ from holdfast.backends.mongodb.row_mapping import (
     column_values,
     id_range,
     read_key,
+    select,
     to_document,
+    to_row,
 )
 from holdfast.backends.tables import BEHIND, LINES, TABLES, TIME, Key, Scalar, Table
+from holdfast.errors import CorruptError
 
 LINE_WIDTH = 2
 """The number of columns of a key that name the line."""
@@ -103,6 +106,18 @@ def row_weight(row: Row) -> int:
         if not isinstance(value, int):
             weight += len(value)
     return weight
+
+
+def embedded_row(space: Table, key: Key, document: Mapping[str, Any]) -> Document | None:
+    """Return a row in the document of its line, as in the table's own collection; None if it is not there."""
+    found: Any = document
+    for name in path_of(space, key).split("."):
+        found = found.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            raise CorruptError(f"the field {name!r} of a line is no document", where=str(document.get("_id")))
+    return {**found, "_id": build_id(space, key)}
 
 
 def embedded_rows(space: Table, line: Key, document: Mapping[str, Any]) -> Iterator[Document]:
@@ -308,6 +323,14 @@ def moved_rows(documents: Iterable[Document]) -> list[InsertOne[Document]]:
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
+
+
+def answer(query: Query, line: Key, document: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of a query about a line that are in the document of the line."""
+    if isinstance(query, Get):
+        rows = (embedded_row(query.space, key, document) for key in dict.fromkeys(query.keys))
+        return [to_row(query.space, each) for each in rows if each is not None]
+    return [to_row(query.space, each) for each in select(query, embedded_rows(query.space, line, document))]
 
 
 def row_stages(query: Query) -> list[Document]:

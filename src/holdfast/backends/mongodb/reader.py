@@ -16,7 +16,7 @@ from pymongo import DESCENDING
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from holdfast.backends.interface import Get, Query, Row, Scan, WordMatch, WordMatches
-from holdfast.backends.mongodb.line_document import LINE_WIDTH, row_stages, streamed_stages
+from holdfast.backends.mongodb.line_document import LINE_WIDTH, answer, field_of, line_of, row_stages, streamed_stages
 from holdfast.backends.mongodb.row_mapping import (
     PARTS,
     Document,
@@ -28,7 +28,7 @@ from holdfast.backends.mongodb.row_mapping import (
     to_row,
 )
 from holdfast.backends.mongodb.schema import Collection, Collections
-from holdfast.backends.tables import LINES, TIME, WORDS
+from holdfast.backends.tables import LINES, TIME, WORDS, Key
 from holdfast.errors import CorruptError
 
 _KEYS_PER_REQUEST = 1_000
@@ -53,14 +53,27 @@ async def run_queries(
     collections: Collections, session: AsyncClientSession, queries: Sequence[Query]
 ) -> list[list[Row]]:
     """Return the rows of each query."""
+    in_lines = [query for query in queries if query.space.embedded]
+    line = _only_line(in_lines)
     numbered = [
         (number, request)
         for number, query in enumerate(queries)
         for part in _split(query)
-        for request in _requests(collections, part)
+        for request in _requests(collections, part, in_lines=line is None)
     ]
-    found = await find(session, [request for _, request in numbered])
+    requests = [request for _, request in numbered]
+    if line is not None:
+        # It takes the server less to send the document than to select rows in it, query by query.
+        fields = dict.fromkeys([field_of(query.space) for query in in_lines], 1)
+        stages: list[Document] = [{"$match": {"_id": build_id(LINES, line)}}, {"$project": fields}]
+        requests.append(FindRequest(collections.lines, stages))
+    found = await find(session, requests)
     results: list[list[Row]] = [[] for _ in queries]
+    if line is not None:
+        for document in found.pop():
+            for number, query in enumerate(queries):
+                if query.space.embedded:
+                    results[number] += answer(query, line, document)
     for (number, _), documents in zip(numbered, found, strict=True):
         results[number] += await _to_rows(collections, session, queries[number], documents)
     for number, query in enumerate(queries):
@@ -74,10 +87,25 @@ async def run_queries(
     return results
 
 
-def _requests(collections: Collections, query: Query) -> Iterator[FindRequest]:
-    """Yield the requests for rows in the documents of lines, and in their own collection."""
+def _only_line(queries: Sequence[Query]) -> Key | None:
+    """Return the line that queries are about, if it is one."""
+    lines: set[Key] = set()
+    for query in queries:
+        if isinstance(query, Get):
+            lines.update([line_of(key) for key in query.keys])
+        else:
+            lines.add(() if query.by == TIME else line_of(query.prefix))
+        if len(lines) > 1:
+            return None
+    (line,) = lines or [()]
+    return line if len(line) == LINE_WIDTH else None
+
+
+def _requests(collections: Collections, query: Query, in_lines: bool = True) -> Iterator[FindRequest]:
+    """Yield the requests for rows in the documents of lines, unless these are read as they are, and in their own
+    collection."""
     keys = 1 if isinstance(query, Scan) else len(query.keys)
-    if query.space.embedded and not (isinstance(query, Scan) and _is_streamed(query)):
+    if in_lines and query.space.embedded and not (isinstance(query, Scan) and _is_streamed(query)):
         yield FindRequest(collections.lines, row_stages(query), keys)
     if query.space is not LINES:
         yield FindRequest(collections.table(query.space), build_pipeline(query), keys)

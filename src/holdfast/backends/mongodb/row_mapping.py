@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from bson import Binary, Int64, MaxKey, encode
@@ -142,6 +143,27 @@ def sort_key(query: Scan) -> Callable[[Row], tuple[Any, ...]]:
         return tuple([values[position] for position in positions]), row.key
 
     return order
+
+
+def select(scan: Scan, documents: Iterable[Document]) -> list[Document]:
+    """Return those of some documents that a scan asks for, in its order, as the server would."""
+    names = scan.space.order(scan.by)
+    converted = [
+        tuple([_convert(scan.space, name, value) for name, value in zip(names, scan.prefix + bound, strict=False)])
+        for bound in ((), scan.start, scan.stop)
+    ]
+    prefix, start, stop = converted
+    found: list[tuple[tuple[Any, ...], Document]] = []
+    try:
+        for document in documents:
+            key = document["_id"]
+            at = tuple([key[name] if name in key else document[name] for name in names])
+            if at[: len(prefix)] == prefix and at >= start and (not scan.stop or at < stop):
+                found.append((at, document))
+        found.sort(key=itemgetter(0), reverse=scan.reverse)
+    except (KeyError, TypeError) as error:
+        raise CorruptError(f"a document of a line has a row of {scan.space.name} that is none: {error!r}") from error
+    return [document for _, document in found[: scan.limit]]
 
 
 def _index_condition(scan: Scan) -> Document:
