@@ -136,9 +136,10 @@ class _Sweep:
                 clean = await self._clean(page)
                 if not clean:
                     await self._check(page[0], is_stray=False)
-                done += max(clean, 1)
-                if progress is not None:
-                    progress(done, None if total is None else max(done, total), page[max(clean, 1) - 1].name)
+                for line in page[: max(clean, 1)]:
+                    done += 1
+                    if progress is not None:
+                        progress(done, None if total is None else max(done, total), line.name)
                 del page[: max(clean, 1)]
         for line in report_each(sorted(strays), progress, lambda each: each.name):
             await self._check(line, is_stray=True)
