@@ -12,6 +12,8 @@ import random
 import re
 import stat
 import tempfile
+from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from holdfast.backends.interface import Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS, TABLES, Table
+from holdfast.engine.copy import between_stores
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.row_format import Line
@@ -36,6 +39,7 @@ from tests.engine.lines import store_on
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.store.test_copy_to import backend_of, check_same, fill, log_of
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import examples, mostly_nightly
 
 
@@ -573,3 +577,54 @@ def test_rights_are_imported_only_when_they_are_asked_for() -> None:
         )
         with pytest.raises(NotFoundError, match="there is no scope 'agent:z' in the file"):
             store.maintenance.import_(io.BytesIO(file), threads=["agent:z"], kinds="scope")
+
+
+def test_short_threads_are_imported_and_recorded_together(tmp_path: Path) -> None:
+    source, backend = store_on(MemoryBackend()), InterferingBackend()
+    names = [f"t{number:03}" for number in range(400)]
+    for name in names:
+        source.thread(name).put({"n": name})
+    source.maintenance.export(tmp_path / "f")
+    target = store_on(backend)
+    report = target.maintenance.import_(tmp_path / "f")
+    assert list(report.threads) == names
+    assert len(backend.batches) < 10
+    records = [each for each in target.audit.query(action="import", limit=1000) if each.thread in names]
+    assert sorted(each.thread for each in records) == names
+    assert target.maintenance.verify(level="decode").findings == []
+    assert list(target.maintenance.import_(tmp_path / "f").skipped) == names
+
+
+def test_others_work_on_a_thread_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the short threads is that of the file or theirs, and never a mixture."""
+    monkeypatch.setattr(between_stores, "GROUP", 2)
+    source = store_on(MemoryBackend())
+    for name in "abcd":
+        source.thread(name).put({"n": name})
+        source.thread(name).put({"n": name, "more": 1})
+    source.maintenance.export(tmp_path / "f")
+
+    def scenario(moment: Moment, what: str) -> None:
+        backend = InterferingBackend()
+        target, other = store_on(backend), store_on(backend)
+
+        def act() -> None:
+            if what == "create" and not other.threads(prefix="b"):
+                other.thread("b").put({"n": "mine"})
+            elif what == "delete" and other.threads(prefix="b"):
+                other.thread("b").delete()
+            elif what == "hold" and other.threads(prefix="b"):
+                other.thread("b").hold(reason="evidence")
+
+        with suppress(ConflictError), moment.interfere(backend, act):
+            target.maintenance.import_(tmp_path / "f")
+        assert target.maintenance.verify(level="decode").findings == []
+        there = [each.thread for each in target.threads()]
+        for name in there:
+            state = target.thread(name).get().state
+            assert state == source.thread(name).get().state or (name, state) == ("b", {"n": "mine"})
+        if what != "create":
+            assert {*there} >= {"a", "c", "d"}
+
+    for what in ("create", "delete", "hold"):
+        at_every_moment(partial(scenario, what=what), at_least=2)

@@ -137,6 +137,8 @@ class _Table:
         self._parts: dict[Key, SortedRows] = {}
 
     def find(self, query: Query) -> list[Row]:
+        if not self._parts:
+            return []
         if isinstance(query, Get):
             parts = ((self._parts.get(key[: self._width]), key) for key in dict.fromkeys(query.keys))
             return [part.rows[key] for part, key in parts if part is not None and key in part.rows]

@@ -33,11 +33,12 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.copy.line_stream import LINE_TABLES
+from holdfast.engine.copy.short_lines import GROUP, load_short_lines
 from holdfast.engine.engine import Engine
 from holdfast.engine.fields import FIELD_LINE, removed_rows, value_of
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
-from holdfast.engine.line_walk import walk_lines
+from holdfast.engine.line_walk import count_lines, lines_of_kinds, pages_of
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node
@@ -128,13 +129,34 @@ class _Sweep:
 
     async def run(self, progress: Progress | None, after: str) -> OrphanReport:
         strays = await self._strays()
-        async for line in walk_lines(self._backend, self._tenant, after=after, progress=progress):
-            await self._check(line, is_stray=False)
+        total = None if progress is None else await count_lines(self._backend, self._tenant, after=after)
+        done = 0
+        async for page in pages_of(lines_of_kinds(self._backend, self._tenant, after=after), GROUP):
+            while page:
+                clean = await self._clean(page)
+                if not clean:
+                    await self._check(page[0], is_stray=False)
+                for line in page[: max(clean, 1)]:
+                    done += 1
+                    if progress is not None:
+                        progress(done, None if total is None else max(done, total), line.name)
+                del page[: max(clean, 1)]
         for line in report_each(sorted(strays), progress, lambda each: each.name):
             await self._check(line, is_stray=True)
         if self._report.rows and not self._dry_run:
             await self._backend.tidy()
         return self._report
+
+    async def _clean(self, lines: Sequence[Line]) -> int:
+        """Return how many of the first lines are short and have no orphans, of which they are looked through together,
+        in memory."""
+        context, lines = await load_short_lines(self._engine.context, lines, (WORDS,))
+        sweep = _Sweep(Engine(context), self._tenant, self._grace, dry_run=True)
+        for number, line in enumerate(lines):
+            await sweep._check(line, is_stray=False)
+            if sweep._report.found or sweep._report.problems:
+                return number
+        return len(lines)
 
     async def _check(self, line: Line, *, is_stray: bool) -> None:
         attempts = Attempts("checking a thread", line, self._engine.context.metrics)

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, TypeAlias
 
 from holdfast.backends.interface import Batch, Change, Changes, Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import scan_rows
+from holdfast.backends.paging import RowReader, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
@@ -100,12 +100,12 @@ class StoreCopier:
         source: Engine,
         target: Engine,
         progress: OnCopyProgress | None = None,
-        apply: Callable[[Line], Awaitable[Apply | None]] | None = None,
+        apply: Callable[..., Awaitable[Apply | None]] | None = None,
         copy_registries: CopyRegistries | None = None,
         prepare: Prepare | None = None,
     ) -> None:
-        """`apply` returns how the batch is applied that makes a line visible or current in the target, given the line
-        before anything of it is written;
+        """`apply` returns how the batch is applied that makes lines of a tenant visible or current in the target, given
+        these before anything of them is written;
         `copy_registries` adds the schemas of what is copied to those that the target has. `prepare` is called with the
         target before anything is copied."""
         self._source = source.context.backend
@@ -151,7 +151,7 @@ class StoreCopier:
         token = (await self._source.changes()).token
         total, number = await self._count(tenant), 0
         async for page in pages_of(self._lines(tenant), GROUP):
-            there = await self._existing(page)
+            there = await _existing(self._target, page)
             while page:
                 short = await self._copy_short(page, there)
                 if not short:
@@ -216,32 +216,23 @@ class StoreCopier:
             and line not in self._rules.left_out
         )
         await self._delete_gone([line for line in named if line in self.written])
+        there = await _existing(self._source, named)
         for line in named:
-            if await self._exists(line):
+            if line in there:
                 yield line
 
     async def _delete_gone(self, lines: Sequence[Line]) -> None:
         """Delete copies of lines that were deleted during the copy."""
+        there = await _existing(self._source, lines)
         for line in lines:
-            if not await self._exists(line):
+            if line not in there:
                 await self._engine.lines.delete(line)
-
-    async def _existing(self, lines: Sequence[Line]) -> Set[Line]:
-        """Return those of some lines that the target has."""
-        found: set[Line] = set()
-        with suppress(CorruptError):
-            keys = [tuple(line) for line in lines]
-            (rows,) = await self._target.read([Get(LINES, keys)])
-            found.update(Line(*map(str, row.key)) for row in rows)
-        return found
 
     async def _copy_short(self, lines: Sequence[Line], there: Set[Line]) -> Sequence[Line]:
         """Copy the first of some lines, which follow each other, in one batch: as many as are short and not yet in the
         target. Returns these."""
         lines = list(takewhile(lambda line: line not in there, lines))
         if not lines or not self._target.capabilities.joint_batches or self._engine.context.rows.hides_names:
-            return ()
-        if self._apply is not None and await self._apply(lines[0]) is not None:
             return ()
         found = await read_short_lines(self._source_engine.context, lines)
         if not found:
@@ -260,7 +251,8 @@ class StoreCopier:
             batch += [Create(table, row) for table, own in rows.items() for row in own]
             copied[line] = rows
         try:
-            if not copied or await self._engine.context.apply(batch) is not None:
+            apply = None if self._apply is None or not copied else await self._apply(*copied)
+            if not copied or await (apply or self._engine.context.apply)(batch) is not None:
                 return ()
         except (UnsupportedError, QuotaError):
             return ()  # line by line, up to the one that does not fit
@@ -299,7 +291,7 @@ class StoreCopier:
         async def collect(batch: Batch) -> None:
             batches.extend(batch)
 
-        async def apply(_: Line) -> Apply:
+        async def apply(*_: Line) -> Apply:
             return collect
 
         every, self._together = [*lines, *extended], True
@@ -358,9 +350,12 @@ class StoreCopier:
             async for line in every_line(self._source, tenant):
                 if line not in self._rules.left_out:
                     yield line
-        for line in self._only or ():
-            if line not in self._rules.left_out and await self._exists(line):
-                yield line
+        for start in range(0, len(self._only or ()), GROUP):
+            page = [line for line in (self._only or ())[start : start + GROUP] if line not in self._rules.left_out]
+            there = await _existing(self._source, page)
+            for line in page:
+                if line in there:
+                    yield line
 
     async def _count(self, tenant: str | None) -> int:
         """Return about how many lines are copied; the number is only shown."""
@@ -368,13 +363,6 @@ class StoreCopier:
             return len(self._only)
         counts = await self._source.count_rows([Scan(LINES, () if tenant is None else (tenant,))])
         return 0 if counts is None else counts[0]
-
-    async def _exists(self, line: Line) -> bool:
-        try:
-            (found,) = await self._source.read([Get(LINES, [tuple(line)])])
-        except CorruptError:
-            return True  # which is reported when it is copied
-        return bool(found)
 
     async def _check_sizes(self, tenant: str | None) -> None:
         """Check that the target can store every step. Steps are read only where the target has a lower limit, and only
@@ -600,6 +588,16 @@ class StoreCopier:
                 )
             last = source, target
         return False
+
+
+async def _existing(backend: RowReader, lines: Sequence[Line]) -> Set[Line]:
+    """Return those of some lines that a store has, also damaged ones."""
+    try:
+        (rows,) = await backend.read([Get(LINES, [tuple(line) for line in lines])]) if lines else ([],)
+    except CorruptError:
+        one_by_one = [await _existing(backend, [line]) for line in lines] if len(lines) > 1 else [frozenset(lines)]
+        return frozenset[Line]().union(*one_by_one)
+    return {Line(*map(str, row.key)) for row in rows}
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from holdfast.backends.interface import Create, Query, Row, Scan
+from holdfast.backends.interface import Backend, Create, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, Table
@@ -37,35 +37,70 @@ async def read_short_lines(context: EngineContext, lines: Sequence[Line]) -> dic
     A line that the store lacks has no rows. The answer is empty if the first
     one is long or cannot be read, or if names are hidden, so that rows are in another order.
     """
-    if not lines or context.rows.hides_names:
+    if context.rows.hides_names:
         return {}
-    backend = context.backend
-    ordered = [lines[0]]
+    lines, found = await _read(context.backend, lines, _TABLES)
+    rows_of: dict[Line, dict[Table, list[Row]]] = {line: {} for line in lines}
+    for table, rows in found.items():
+        for row in rows:
+            own = rows_of.get(_line_of(row))
+            if own is not None and not (table is REFS and row.key[2] == LEASE):
+                own.setdefault(table, []).append(row)
+    return {**rows_of}
+
+
+async def load_short_lines(
+    context: EngineContext, lines: Sequence[Line], also: Sequence[Table] = ()
+) -> tuple[EngineContext, Sequence[Line]]:
+    """Read the first of some lines into a store in memory, as they are stored, with their rows in further tables. None
+    of them comes after rows of a line that is not among them.
+
+    None is read if the store is encrypted, or where `read_short_lines` would read none.
+    """
+    memory = MemoryBackend()
+    loaded = EngineContext(memory, codec=context.codec, clock=context.clock, rows=context.rows)
+    if context.rows.hides_columns:
+        return loaded, []
+    given = frozenset(lines)
+    lines, found = await _read(context.stored, lines, (*_TABLES, *also))
+    others = [line.name for rows in found.values() for row in rows if (line := _line_of(row)) not in given]
+    first = min(others, default=None)
+    lines = [line for line in lines if first is None or line.name < first]
+    chosen = frozenset(lines)
+    await memory.apply([Create(table, row) for table, rows in found.items() for row in rows if _line_of(row) in chosen])
+    return loaded, lines
+
+
+async def _read(
+    backend: Backend, lines: Sequence[Line], tables: Sequence[Table]
+) -> tuple[list[Line], Mapping[Table, Sequence[Row]]]:
+    """Return the first of some lines that are short, and the rows that come from the first of them on."""
+    ordered = list(lines[:1])
     for line in lines[1:]:
         if line.tenant != lines[0].tenant or line.name <= ordered[-1].name:
             break
         ordered.append(line)
+    if not ordered:
+        return [], {}
     lines = ordered
     try:
         scans = [_scan(STEPS, lines, bodies=False), *(_scan(table, lines, limit=1, bodies=False) for table in _LONG)]
         steps, *long = await backend.read(scans)
         lines = _fitting(_before(lines, [steps, *(rows * _ROWS for rows in long)]), steps)
         if not lines:
-            return {}
-        queries: list[Query] = [_scan(table, lines, limit=1 if table in _LONG else _ROWS) for table in _TABLES]
+            return [], {}
+        queries: list[Query] = [_scan(table, lines, limit=1 if table in _LONG else _ROWS) for table in tables]
         found = await backend.read(queries)
     except UNREADABLE:
-        return {}
+        return [], {}
     short = _before(
-        lines, [rows * _ROWS if table in _LONG else rows for table, rows in zip(_TABLES, found, strict=True)]
+        lines, [rows * _ROWS if table in _LONG else rows for table, rows in zip(tables, found, strict=True)]
     )
-    rows_of: dict[Line, dict[Table, list[Row]]] = {line: {} for line in short}
-    for table, rows in zip(_TABLES, found, strict=True):
-        for row in rows:
-            own = rows_of.get(Line(str(row.key[0]), str(row.key[1])))
-            if own is not None and not (table is REFS and row.key[2] == LEASE):
-                own.setdefault(table, []).append(row)
-    return {**rows_of}
+    return short, dict(zip(tables, found, strict=True))
+
+
+def _line_of(row: Row) -> Line:
+    return Line(str(row.key[0]), str(row.key[1]))
 
 
 async def sound_lines(group: Mapping[Line, LineRows]) -> dict[Line, LineRows]:

@@ -278,12 +278,12 @@ class TextIndexer:
     async def _by_age(self, tenant: str, done: LineSet) -> list[str]:
         """Return the names of threads that are not done, the one that was changed last at the end: stores return first
         what was added last."""
-        times, names, after = array("q"), list[str](), ""  # little for each: there may be very many
-        while some := await self._lines.list_threads(tenant, "", after, _PAGE):
-            after = some[-1].line.name
-            todo = [each for each in some if each.line not in done]
-            times.extend(each.updated for each in todo)
-            names += (each.line.name for each in todo)
+        times, names = array("q"), list[str]()  # little for each: there may be very many
+        async for page in pages_of(lines_of_kinds(self._backend, tenant, frozenset({"thread"})), _PAGE):
+            todo = [line for line in page if line not in done]
+            for each in await self._lines.list_named(todo) if todo else ():
+                times.append(each.updated)
+                names.append(each.line.name)
         order = array("q", sorted(range(len(names)), key=times.__getitem__))
         return [names[place] for place in order]
 

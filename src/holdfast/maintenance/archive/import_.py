@@ -18,10 +18,12 @@ from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.copy_report import CopyProgress, OnCopyProgress
 from holdfast.engine.copy.row_writer import RowWriter, rename_row
+from holdfast.engine.copy.short_lines import GROUP, read_short_lines, sound_lines
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.line_walk import LineSet
 from holdfast.engine.lines import MAIN, TAG
 from holdfast.engine.model.packed_state import PackedMap, unpack, unpack_name, unpack_state
 from holdfast.engine.namespaces import (
@@ -56,7 +58,6 @@ from holdfast.maintenance.archive.format import (
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.erasure.store_copy import add_digests, takes_ledger
 from holdfast.maintenance.line_documents import Document, find_documents
-from holdfast.maintenance.progress import report_each
 from holdfast.schemas.attached_version import ExternalStates
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
@@ -193,36 +194,38 @@ async def import_threads(
         async with scratch_store(engine) as scratch:
             reader = _Reader(scratch, archive, selection, progress)
             lines = await reader.read()
-            for line in report_each(lines, progress, lambda each: f"verified {each.name}"):
-                raise_problems(line, await verify(scratch.context, line), archive.name)
-                await _check_main(scratch, engine, line, archive)
+            await _check_lines(scratch, engine, lines, archive, progress)
             lines = await _without_erased(scratch, engine, selection.tenant, lines)
             on_copy = None if progress is None else _copy_progress(progress)
             copier = StoreCopier(scratch, engine, on_copy)
-            lacking = [line for line in lines if await copier.lacks(line)]
+            new = await _unknown(engine, lines)
+            lacking = [line for line in lines if line in new or await copier.lacks(line)]
+            lacked = frozenset(lacking)
             incoming = await check_schemas(scratch, engine, selection.tenant, lacking, archive.name)
             for line in lacking:
-                await _add_existing(scratch, engine, line, archive.name)
-            refs = {line: await _missing_refs(scratch, engine, line) for line in lines if line not in lacking}
+                if line not in new:
+                    await _add_existing(scratch, engine, line, archive.name)
+            refs = {line: await _missing_refs(scratch, engine, line) for line in lines if line not in lacked}
             imported = tuple(line.name for line in lines if refs.get(line, True))
             skipped = tuple(line.name for line in lines if not refs.get(line, True))
             if dry_run or not imported:
                 return ImportReport(imported, skipped, 0, 0, reader.contents())
             await incoming.register()
             if Line(selection.tenant, LEDGER) not in lines:
-                await add_digests(scratch, engine, selection.tenant, lacking)
+                await add_digests(scratch, engine, selection.tenant, lacked)
             rows = size = 0
             if audit := [line for line in lacking if line.name == AUDIT]:  # first: the others add records to it
                 report = await copier.copy(selection.tenant, audit)
                 rows, size = report.rows, report.bytes
                 await thread_audit.record(engine, audit, "import", {"file": archive.name})
 
-            async def apply(line: Line) -> Apply:
+            async def apply(*lines: Line) -> Apply:
+                arriving = [line for line in lines if line in lacked]
                 detail = {
                     "file": archive.name,
-                    **(await arrival_detail(scratch, engine, line) if line in lacking else {}),
+                    **(await arrival_detail(scratch, engine, *arriving) if arriving else {}),
                 }
-                return thread_audit.recorded(engine, line, "import", detail, is_limited=True)
+                return thread_audit.recorded(engine, lines, "import", detail, is_limited=True)
 
             if others := [line for line in lacking if line.name != AUDIT]:
                 report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)
@@ -242,6 +245,36 @@ async def _without_erased(scratch: Engine, engine: Engine, tenant: str, lines: l
         await apply_ledger(scratch, tenant, entries)
         lines = [line for line in lines if await scratch.lines.load_tip(line) is not None]
     return lines
+
+
+async def _check_lines(
+    scratch: Engine, engine: Engine, lines: Sequence[Line], archive: ArchiveReader, progress: Progress | None
+) -> None:
+    """Raise if a line of a file is not sound: short ones are checked together."""
+    done = 0
+    while done < len(lines):
+        page = lines[done : done + GROUP]
+        sound = await sound_lines(await read_short_lines(scratch.context, page))
+        for line in sound or page[:1]:
+            if not sound:
+                raise_problems(line, await verify(scratch.context, line), archive.name)
+            if not sound or BRANCHES in sound[line]:
+                await _check_main(scratch, engine, line, archive)
+            done += 1
+            if progress is not None:
+                progress(done, len(lines), f"verified {line.name}")
+
+
+async def _unknown(engine: Engine, lines: Sequence[Line]) -> LineSet:
+    """Return those of some lines of which the store has no row at all, as far as that is seen at once."""
+    unknown, start = LineSet(), 0
+    while start < len(lines):
+        found = await read_short_lines(engine.context, lines[start : start + GROUP])
+        for line, rows in found.items():
+            if not rows:
+                unknown.add(line)
+        start += len(found) or 1
+    return unknown
 
 
 async def _check_main(scratch: Engine, engine: Engine, line: Line, archive: ArchiveReader) -> None:

@@ -52,12 +52,12 @@ async def copy_lines(
     async with open_target(source, target, options, tenant) as opened:
         own_audit = {each: await _has_own_audit(source, opened, each, only) for each in await erasures.tenants()}
 
-        async def apply(line: Line) -> Apply | None:
-            """Return how to apply the copy of a line: with a record of it, where backups may lack it."""
-            if not own_audit[line.tenant]:
+        async def apply(*lines: Line) -> Apply | None:
+            """Return how to apply the copy of lines: with a record of each, where backups may lack them."""
+            if not own_audit[lines[0].tenant]:
                 return None
-            detail = await arrival_detail(source, opened, line)
-            return recorded(opened, line, "copied", detail, is_limited=True)
+            detail = await arrival_detail(source, opened, *lines)
+            return recorded(opened, lines, "copied", detail, is_limited=True)
 
         copier = StoreCopier(source, opened, progress, apply, copy_registries, erasures.prepare)
         try:

@@ -14,9 +14,10 @@ same version, none of an earlier checkpoint is new: one that is was put back, or
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,10 +30,11 @@ from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.codec.envelope import Sealer
+from holdfast.engine.copy.short_lines import GROUP, load_short_lines
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.line_head import end_query
-from holdfast.engine.line_walk import lines_of_kinds
+from holdfast.engine.line_walk import each_of, lines_of_kinds, pages_of
 from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread
 from holdfast.engine.optimistic import Attempts
@@ -45,6 +47,8 @@ from holdfast.state.artifacts.records import ArtifactRecords
 
 _MARK = "holdfast heads"
 _FORMAT = 1
+_NOTHING = hashlib.sha256().hexdigest()
+"""The digest of no rows, which most threads have twice."""
 
 
 class BranchHead(msgspec.Struct, frozen=True):
@@ -94,16 +98,29 @@ class StoreHeads(msgspec.Struct, frozen=True):
 
     def save(self, path: str | Path) -> None:
         """Write the heads to a file: encrypted, if the store is."""
-        threads = msgspec.to_builtins(self.threads)
-        content = {"tenant": self.tenant, "store": self.store, "time": self.time, "threads": threads}
-        whole: dict[str, Any] = {"kind": _MARK, "format": _FORMAT, **content, "digest": _digest_of(content)}
-        if self.sealer is not None:
-            sealed = self.sealer.seal(json.dumps(whole).encode(), _associated(self.tenant))
-            whole = {"kind": _MARK, "format": _FORMAT, "tenant": self.tenant, "sealed": b64encode(sealed).decode()}
-        text = json.dumps(whole, indent=1)
-        temporary = Path(f"{path}.new")
-        temporary.write_text(text + "\n", encoding="utf-8")
+        start = f'{{"kind": {json.dumps(_MARK)}, "format": {_FORMAT}, '
+        temporary, digest = Path(f"{path}.new"), hashlib.sha256(b"{")
+        with temporary.open("w", encoding="utf-8") if self.sealer is None else io.StringIO() as file:
+            file.write(start)
+            for part in self._parts():
+                digest.update(part.encode())
+                file.write(f"{part}\n")
+            digest.update(b"}")
+            file.write(f', "digest": "{digest.hexdigest()}"}}\n')
+            if isinstance(file, io.StringIO):
+                assert self.sealer is not None  # noqa: S101 - see above
+                sealed = self.sealer.seal(file.getvalue().encode(), _associated(self.tenant))
+                whole = f'{start}"tenant": {json.dumps(self.tenant)}, "sealed": "{b64encode(sealed).decode()}"}}\n'
+                temporary.write_text(whole, encoding="utf-8")
         temporary.replace(path)
+
+    def _parts(self) -> Iterator[str]:
+        """Yield the content as `_digest_of` has it in JSON, without the braces around it, a thread at a time."""
+        yield f'"store": {json.dumps(self.store)}, "tenant": {json.dumps(self.tenant)}, "threads": {{'
+        for number, name in enumerate(sorted(self.threads)):
+            head = json.dumps(msgspec.to_builtins(self.threads[name]), sort_keys=True)
+            yield f"{', ' if number else ''}{json.dumps(name)}: {head}"
+        yield f'}}, "time": {json.dumps(self.time)}'
 
     @classmethod
     def load(cls, path: str | Path, sealer: Sealer | None = None) -> StoreHeads:
@@ -180,13 +197,16 @@ async def export_heads(
     engine: Engine, tenant: str, threads: Sequence[str] | None = None, kinds: frozenset[LineKind] = ALL_KINDS
 ) -> StoreHeads:
     """Return the current heads of lines, by name, or of those of some kinds."""
-    found_lines = lines_of_kinds(engine.context.backend, tenant, kinds)
-    names = [line.name async for line in found_lines] if threads is None else threads
-    found: dict[str, ThreadHead] = {}
-    for name in names:
-        head = await _head(engine.context.backend, Line(tenant, name))
-        if head is not None:
-            found[name] = head
+    context, found = engine.context, dict[str, ThreadHead]()
+    named = each_of([Line(tenant, name) for name in threads or ()])
+    async for page in pages_of(lines_of_kinds(context.backend, tenant, kinds) if threads is None else named, GROUP):
+        while page:
+            loaded, short = await load_short_lines(context, page)
+            for line in short or page[:1]:
+                head = await _head((loaded if short else context).backend, line)
+                if head is not None:
+                    found[line.name] = head
+            del page[: len(short) or 1]
     now = datetime.fromtimestamp(engine.context.clock() / 1e9, UTC).isoformat(timespec="seconds")
     return StoreHeads(tenant, engine.context.backend.url, now, found, await engine.context.rows.file_sealer(tenant))
 
@@ -259,16 +279,17 @@ async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> st
 
 
 async def _digest(backend: Backend, table: Table, line: Line) -> str:
-    digest, refs = hashlib.sha256(), list[Row]()
+    digest, refs, there = hashlib.sha256(), list[Row](), False
     async for row in scan_rows(backend, table, tuple(line)):
         if table is REFS:
             refs.append(row)
         else:
             digest.update(_row_digest(row))
+        there = True
     for row in sorted(refs):  # an encrypted store has them in another order
         if row.key[2] != LEASE:
             digest.update(_row_digest(row))
-    return digest.hexdigest()
+    return digest.hexdigest() if there else _NOTHING
 
 
 def _is_name(ref: Row) -> bool:

@@ -11,20 +11,23 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast._fields import Internal, Local, computed, count, fill
-from holdfast.backends.interface import Backend, Batch, Get, Query, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Create, Get, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import BEHIND, BRANCHES, FIELDS, HEADS, LINES, READABLE, REFS, STEPS, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
+from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.line_stream import LINE_TABLES
+from holdfast.engine.copy.short_lines import GROUP, load_short_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.check import LineCheck
+from holdfast.engine.fields import thread_key, value_of
+from holdfast.engine.integrity.check import LineCheck, LineReport
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
-from holdfast.engine.line_walk import count_lines
+from holdfast.engine.line_walk import count_lines, pages_of
 from holdfast.engine.lost_rows import marked_tables
 from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind, line_kind
 from holdfast.engine.projection.projector import LATE_SECONDS
@@ -181,13 +184,18 @@ class _Verification:
             await self._own_check()
         total = await self._total(after)
         previous = after
-        async for name in self._names(after):
-            if limit is not None and self.report.lines >= limit:
-                fill(self.report, next=previous)
-                return
-            await self._between(previous, name)
-            await self._thread(name, total)
-            previous = name
+        async for page in pages_of(self._lines(after), GROUP):
+            while page:
+                if limit is not None and self.report.lines >= limit:
+                    fill(self.report, next=previous)
+                    return
+                await self._between(previous, page[0].name)
+                left = None if limit is None else limit - self.report.lines
+                sound = await self._short(page[:left], total)
+                if not sound:
+                    await self._thread(page[0].name, total)
+                previous = page[max(sound, 1) - 1].name
+                del page[: max(sound, 1)]
         await self._between(previous, None)
         if self._level >= VerifyLevel.HASHES and "thread" in self._kinds:
             for finding in await find_stray_fields(self._engine, self._tenant):
@@ -210,13 +218,13 @@ class _Verification:
         left = await count_lines(self._backend, self._tenant, self._kinds, after=after)
         return None if left is None else self.report.lines + left
 
-    async def _names(self, after: str) -> AsyncIterator[str]:
-        """Yield the names of threads, except those whose own row cannot be read."""
+    async def _lines(self, after: str) -> AsyncIterator[Line]:
+        """Yield lines, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
         start = (after + "\0",) if after else ()
         async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes, start, bodies=False):
             if self._is_selected(name := str(row.key[1])):
-                yield name
+                yield Line(self._tenant, name)
         for hole in holes:
             what = f"some threads cannot be listed, from {hole.start!r} on: {hole.error}"
             key = (self._tenant, *hole.start)
@@ -248,15 +256,50 @@ class _Verification:
         if self._progress is not None:
             self._progress(report.lines, total, name)
 
+    async def _short(self, lines: Sequence[Line], total: int | None) -> int:
+        """Check the first of some lines together, in memory, as many as are short and have no finding, which is looked
+        at again in the store. Returns how many."""
+        if self._heads is not None or self._level >= VerifyLevel.DECODE:
+            return 0
+        context, lines = await load_short_lines(self._engine.context, lines, (FIELDS, WORDS))
+        with_fields = self._level >= VerifyLevel.HASHES and await self._load_fields(context, lines)
+        engine = Engine(context)
+        for number, line in enumerate(lines):
+            found = (await look(context, line, self._level)).found
+            if found.findings or (with_fields and not await engine.fields.is_right(line)):
+                return number
+            self._count(found)
+            self.report.count(line.name)
+            if self._level >= VerifyLevel.HASHES and await _has_rows(context.backend, WORDS, line):
+                await self._check_derived(line, check_word_index)
+            if self._progress is not None:
+                self._progress(self.report.lines, total, line.name)
+        return len(lines)
+
+    async def _load_fields(self, context: EngineContext, lines: Sequence[Line]) -> bool:
+        """Add to lines in memory what the index of fields says about them."""
+        own = await context.backend.read([Scan(FIELDS, tuple(line)) for line in lines])
+        keys = [thread_key(line, value_of(row)) for line, rows in zip(lines, own, strict=True) for row in rows]
+        (found,) = await self._backend.read([Get(FIELDS, keys)]) if keys else ([],)
+        await context.backend.apply([Create(FIELDS, row) for row in found])
+        return not self._engine.context.rows.converts
+
     async def _check(self, line: Line, progress: Callable[[int], None] | None = None) -> LineCheck:
         check = await look(self._engine.context, line, self._level, progress)
-        report, found = self.report, check.found
-        count(
-            report, steps=found.steps, nodes=found.nodes, objects=found.objects, writes=found.writes, bytes=found.bytes
-        )
-        for finding in found.findings:
-            report.add(finding)
+        self._count(check.found)
+        for finding in check.found.findings:
+            self.report.add(finding)
         return check
+
+    def _count(self, found: LineReport) -> None:
+        count(
+            self.report,
+            steps=found.steps,
+            nodes=found.nodes,
+            objects=found.objects,
+            writes=found.writes,
+            bytes=found.bytes,
+        )
 
     async def _check_derived(self, line: Line, check: Callable[[Engine, Line], Awaitable[list[Finding]]]) -> None:
         found = await check(self._engine, line)

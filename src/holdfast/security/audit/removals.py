@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
@@ -80,7 +80,7 @@ async def find_removed(
         own = [each for each in batch if not isinstance(each, Expect) and _key(each)[:2] == tuple(line)]
         if any(isinstance(each, Delete) and each.space is LINES for each in own):
             record.is_whole = True
-            record.ends = await _ends(backend, line)
+            record.ends = (await _ends(backend, [line]))[line]
             unchanged += (Expect(STEPS, (*line, each.branch, each.length), None) for each in record.ends)
             own = [Delete(table, tuple(line)) for table in (REFS, BRANCHES)]
         unchanged += await _add_removed(backend, line, own, record)
@@ -92,16 +92,16 @@ async def find_removed(
 
 
 async def arrival_detail(source: Engine, target: Engine, *lines: Line) -> dict[str, Any]:
-    """Return the details that say what is about to be copied to lines."""
-    return {ARRIVED: plain_records({line.name: await _arrival_of(source, target, line) for line in lines})}
-
-
-async def _arrival_of(source: Engine, target: Engine, line: Line) -> ArrivalRecord:
-    """Return the record of what is about to be copied to a line, which may not exist yet."""
-    had = [] if await target.lines.load_tip(line) is None else await _ends(target.context.backend, line)
-    created = (await source.lines.info(line)).created
-    lengths = [(each.branch, each.length) for each in had]
-    return ArrivalRecord(created, lengths, await _ends(source.context.backend, line))
+    """Return the details that say what is about to be copied to lines, which may not exist yet."""
+    rows = Get(LINES, [tuple(line) for line in lines])
+    (ours,), (theirs,) = await source.context.backend.read([rows]), await target.context.backend.read([rows])
+    created = {Line(*map(str, row.key)): int(row.columns[0]) for row in ours}
+    had = await _ends(target.context.backend, [Line(*map(str, row.key)) for row in theirs])
+    records: dict[str, ArrivalRecord] = {}
+    for line, has in (await _ends(source.context.backend, list(created))).items():
+        lengths = [(each.branch, each.length) for each in had.get(line, ())]
+        records[line.name] = ArrivalRecord(created[line], lengths, has)
+    return {ARRIVED: plain_records(records)}
 
 
 def plain_records(records: Mapping[str, RemovalRecord | ArrivalRecord]) -> dict[str, Any]:
@@ -172,12 +172,15 @@ async def _add_steps(backend: Backend, line: Line, deleted: set[Key], stubs: set
     record.ends = list(ends.values())
 
 
-async def _ends(backend: Backend, line: Line) -> list[BranchEnd]:
-    """Return the ends of all branches of a line."""
-    (branches,) = await backend.read([Scan(BRANCHES, tuple(line), bodies=False)])
-    numbers = [0, *(int(row.key[2]) for row in branches)]
-    found = await backend.read([end_query(line, number)._replace(limit=_LAST_TIMES) for number in numbers])
-    return [_end(number, rows) for number, rows in zip(numbers, found, strict=True)]
+async def _ends(backend: Backend, lines: Sequence[Line]) -> dict[Line, list[BranchEnd]]:
+    """Return the ends of all branches of lines."""
+    branches = await backend.read([Scan(BRANCHES, tuple(line), bodies=False) for line in lines])
+    places = [(line, n) for line, rows in zip(lines, branches, strict=True) for n in (0, *(row.key[2] for row in rows))]
+    found = await backend.read([end_query(line, int(number))._replace(limit=_LAST_TIMES) for line, number in places])
+    ends: dict[Line, list[BranchEnd]] = {}
+    for (line, number), rows in zip(places, found, strict=True):
+        ends.setdefault(line, []).append(_end(int(number), rows))
+    return ends
 
 
 def _end(number: int, rows: Sequence[Row]) -> BranchEnd:
