@@ -7,8 +7,9 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -17,7 +18,12 @@ from holdfast.backends.interface import Batch, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import JOBS, JOURNAL, REFS
-from tests.agents.runs.graphs import buying, chain, logging_nodes, write_ledger
+from holdfast.errors import TransientError, UnavailableError
+from tests import servers
+from tests.agents.runs.graphs import Log, buying, chain, logging_nodes, write_ledger
+from tests.servers.mongod import MongoServer
+from tests.servers.postgresql import PostgresServer
+from tests.servers.valkey import RedisServer
 from tests.support.kills import count_kill, kill, run_in_child
 from tests.support.nightly import mostly_nightly
 
@@ -41,7 +47,7 @@ def kill_at_batch(number: int, after: bool) -> None:
     pytest.MonkeyPatch().setattr(SQLiteBackend, "apply", apply)
 
 
-def left_over(path: Path) -> list[object]:
+def left_over(path: Path | str) -> list[object]:
     """What is left of claims and queues."""
     with holdfast.open(path) as store:
         queries = [Scan(JOBS, ()), Scan(JOURNAL, ()), Scan(REFS, ())]
@@ -110,92 +116,203 @@ def test_a_graph_ends_wherever_its_worker_is_killed(tmp_path: Path) -> None:
     assert struck > 6
 
 
-def start_worker(path: Path, ledger: Path, started: Path) -> int:
-    """Start a worker in a process of its own. Returns the process."""
-    child = os.fork()
-    if not child:
-        try:
-            with holdfast.open(path) as store:
-                worker = store.worker(buying(ledger, partial(write_ledger, started)), lease=1.5, concurrency=2)
-                worker.work()
-        finally:
-            os._exit(1)
-    return child
+class _Ledgers:
+    """Two files outside: which steps were started, and their effects, each with the process that did it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.started, self.effects = folder / "started", folder / "effects"
+
+    def work(self) -> list[Any]:
+        """A workflow and a graph of five steps."""
+
+        @holdfast.step(on_unknown="retry")
+        def pay(order: str, part: int) -> str:
+            write_ledger(self.started, f"{order} {part} {os.getpid()}")
+            write_ledger(self.effects, f"{order} {part} {os.getpid()}")
+            return f"paid {part}"
+
+        @holdfast.workflow
+        def buy(order: str) -> list[str]:
+            return [pay(order, part) for part in range(5)]
+
+        def make(part: int) -> Callable[[Log], dict[str, Any]]:
+            def node(state: Log) -> dict[str, Any]:
+                return {"log": [pay(state["log"][0], part)]}
+
+            node.__name__ = f"n{part}"
+            return node
+
+        return [buy, chain(*map(make, range(5)))]
+
+    def count(self) -> int:
+        """How many steps were started."""
+        return self.started.read_bytes().count(b"\n") if self.started.exists() else 0
+
+    def check(self, orders: Sequence[str], struck: Counter[int]) -> None:
+        """Each effect was made once, but for those in doubt: one for each time that a process was struck."""
+        made: dict[str, list[int]] = {}
+        for line in self.effects.read_text().splitlines():
+            what, _, process = line.rpartition(" ")
+            made.setdefault(what, []).append(int(process))
+        assert set(made) == {f"{order} {part}" for order in orders for part in range(5)}
+        again = Counter(process for processes in made.values() for process in processes[:-1])
+        assert again <= struck, (again, struck, [each for each in made.items() if len(each[1]) > 1])
 
 
-def finish_batches(stopped: Sequence[int]) -> None:
-    """Let processes that are stopped go on for a moment: one that was stopped in the middle of a batch has the lock of
-    the file, and nobody else writes."""
-    for each in stopped:
-        os.kill(each, signal.SIGCONT)
-        time.sleep(0.01)
-        os.kill(each, signal.SIGSTOP)
+class _Workers:
+    """Worker processes, each of which does one run at a time, and those of them that were stopped."""
+
+    def __init__(self, url: str, ledgers: _Ledgers, count: int) -> None:
+        self._url, self._ledgers = url, ledgers
+        self.running = [self._start() for _ in range(count)]
+        self.stopped: list[int] = []
+        self.struck = Counter[int]()
+
+    def _start(self) -> int:
+        child = os.fork()
+        if not child:
+            try:
+                while True:
+                    with suppress(UnavailableError, TransientError), holdfast.open(self._url) as store:
+                        store.worker(*self._ledgers.work(), lease=5, concurrency=1).work()
+            finally:
+                os._exit(1)
+        return child
+
+    def strike(self, *, stops: bool) -> None:
+        """Kill or stop the one that was there longest; another takes its place, or one that was stopped is woken."""
+        victim = self.running.pop(0)
+        assert os.waitpid(victim, os.WNOHANG) == (0, 0), "a worker has ended by itself"
+        self.struck[victim] += 1
+        if stops:
+            os.kill(victim, signal.SIGSTOP)
+            self.stopped.append(victim)
+        else:
+            self._kill(victim)
+            count_kill()
+        if len(self.stopped) > _MOST_STOPPED:
+            self.running.append(self.stopped.pop(0))
+            os.kill(self.running[-1], signal.SIGCONT)
+        else:
+            self.running.append(self._start())
+
+    def nudge(self) -> None:
+        """Let those that are stopped go on for a moment: one was in the middle of a batch, and has a lock."""
+        for number in (signal.SIGCONT, signal.SIGSTOP):
+            for each in self.stopped:
+                os.kill(each, number)
+            time.sleep(0.02)
+
+    def wake(self) -> None:
+        """Let all that are stopped go on."""
+        for each in self.stopped:
+            os.kill(each, signal.SIGCONT)
+
+    def _kill(self, process: int) -> None:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+    def end(self) -> None:
+        """Kill all."""
+        for each in (*self.running, *self.stopped):
+            self._kill(each)
 
 
-def length(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+_MOST_STOPPED = 6
+"""So many workers are stopped at a time, since servers have a limit of connections."""
+
+_Server: TypeAlias = PostgresServer | MongoServer | RedisServer
+
+_SERVERS: dict[str, Callable[[], _Server]] = {
+    "postgres": servers.postgres_server,
+    "mongodb": servers.mongodb_server,
+    "redis": servers.redis_server,
+}
+
+_SMALL = ("sqlite", 20, 4, 2, 0)
 
 
 @NO_KILL
-@pytest.mark.time_limit(600)
-@pytest.mark.parametrize(("runs", "strikes", "count"), mostly_nightly([(20, 4, 2), (2000, 200, 4)], daily=[(20, 4, 2)]))
-def test_workers_that_are_killed_and_stopped_do_all_runs(tmp_path: Path, runs: int, strikes: int, count: int) -> None:
-    path, ledger, started = tmp_path / "a.db", tmp_path / "ledger", tmp_path / "started"
-    with holdfast.open(path) as store:
-        ids = [store.runs.submit(f"t{number}", [f"o{number}"], graph="buy").id for number in range(runs)]
-    workers, stopped, killed = [start_worker(path, ledger, started) for _ in range(count)], list[int](), 0
+@pytest.mark.time_limit(3600)
+@pytest.mark.parametrize(
+    ("kind", "runs", "strikes", "workers", "restarts"),
+    mostly_nightly(
+        [
+            _SMALL,
+            ("sqlite", 2000, 200, 4, 0),
+            ("postgres", 2000, 200, 8, 5),
+            ("mongodb", 500, 50, 4, 2),
+            ("redis", 500, 50, 4, 2),
+        ],
+        daily=[_SMALL],
+    ),
+)
+def test_workers_that_are_killed_and_stopped_do_all_runs(
+    tmp_path: Path, kind: str, runs: int, strikes: int, workers: int, restarts: int
+) -> None:
+    server = None if kind == "sqlite" else _SERVERS[kind]()
+    url = f"sqlite:///{tmp_path / 'a.db'}" if server is None else server.fresh()
+    ledgers, orders = _Ledgers(tmp_path), [f"o{number}" for number in range(runs)]
+    with holdfast.open(url) as store:
+        ids = [submit_order(store, order) for order in orders]
+    at_work, gap = _Workers(url, ledgers, workers), max(runs * 5 * 2 // (3 * strikes), 1)
+    restarts_at = {strikes * (number + 1) // (restarts + 1) for number in range(restarts)}
     try:
         for strike in range(strikes):
-            seen, deadline, look = length(started), time.monotonic() + 60, time.monotonic() + 2
-            while length(started) == seen and time.monotonic() < deadline:  # while steps are begun
-                time.sleep(0.001)
-                if time.monotonic() > look:
-                    look += 2
-                    finish_batches(stopped)
-            assert length(started) > seen
-            victim = workers.pop(0)
-            if strike % 2:
-                os.kill(victim, signal.SIGSTOP)
-                stopped.append(victim)
-            else:
-                os.kill(victim, signal.SIGKILL)
-                os.waitpid(victim, 0)
-                count_kill()
-                killed += 1
-            workers.append(start_worker(path, ledger, started))
-        with holdfast.open(path) as store:
-            deadline = time.monotonic() + 300
-            for id in ids:
-                while store.runs.wait(id, timeout=2).state in ("queued", "running") and time.monotonic() < deadline:
-                    finish_batches(stopped)
-            assert Counter(store.runs.get(id).state for id in ids) == {"done": runs}
+            wait_for_steps(ledgers, gap * (strike + 1), at_work)
+            at_work.strike(stops=strike % 2 == 1)
+            if strike in restarts_at and server is not None:
+                server.restart()
+        with holdfast.open(url) as store:
+            done = 0
+            while done < runs:
+                done = len(store.runs.list(state="done", limit=runs))
+                assert not store.runs.list(state="failed")
+                if done < runs:
+                    wait_for_steps(ledgers, ledgers.count() + 1, at_work, seconds=1)
             ended = {id: store.runs.get(id) for id in ids}
-            for victim in stopped:  # they are woken when others have done their runs
-                os.kill(victim, signal.SIGCONT)
-            last, deadline = store.runs.submit("last", ["last"], graph="buy"), time.monotonic() + 60
-            assert store.runs.wait(last.id, timeout=60).state == "done"
-            while length(ledger) and time.monotonic() < deadline and not quiet(ledger):
-                pass
+            at_work.wake()  # when others have done their runs
+            last = submit_order(store, "last")
+            assert store.runs.wait(last, timeout=120).state == "done"
+            time.sleep(2)  # for what those who were woken would do
             assert {id: store.runs.get(id) for id in ids} == ended
-            assert all(len(store.runs.steps(id)) == 5 for id in ids[:: max(runs // 50, 1)])
+            assert sum(each.attempts > 1 for each in ended.values()) >= strikes // 4  # they were taken over
+            for id, order in list(zip(ids, orders, strict=True))[:: max(runs // 100, 1)]:
+                assert [each.state for each in store.runs.steps(id)] == ["done"] * 5
+                if ended[id].graph == "chain":
+                    thread = store.thread(ended[id].thread)
+                    assert thread.get().state["log"] == [order, *(f"paid {part}" for part in range(5))]
+                    assert len(thread.branches()) == 1
     finally:
-        for each in (*workers, *stopped):
-            os.kill(each, signal.SIGKILL)
-            os.waitpid(each, 0)
-    assert killed == (strikes + 1) // 2
-    effects = Counter(ledger.read_text().split("\n")[:-1])
-    assert set(effects) == {
-        f"{order} {part}" for order in (*(f"o{n}" for n in range(runs)), "last") for part in range(5)
-    }
-    # In doubt are only steps whose function had started: a worker that is struck has two runs at a time.
-    assert sum(effects.values()) - len(effects) <= 2 * strikes
+        at_work.end()
+        if server is not None:
+            leftovers = left_over(url)
+            server.stop()
+        else:
+            leftovers = left_over(url)
+    ledgers.check([*orders, "last"], at_work.struck)
+    assert leftovers == []
 
 
-def quiet(ledger: Path) -> bool:
-    """Whether nothing was written for a while: those that were woken have noticed that their claims are gone."""
-    before = length(ledger)
-    time.sleep(0.5)
-    return length(ledger) == before
+def submit_order(store: holdfast.Store, order: str) -> str:
+    """Submit a run of the workflow, or of the graph: every fifth."""
+    if order[1:].isdecimal() and int(order[1:]) % 5 == 0:
+        return store.runs.submit(f"t-{order}", {"log": [order]}, graph="chain").id
+    return store.runs.submit(f"t-{order}", [order], graph="buy").id
+
+
+def wait_for_steps(ledgers: _Ledgers, count: int, workers: _Workers, seconds: float = 120) -> None:
+    """Wait until so many steps were started. If nothing moves, what was stopped is in the way: it has a lock."""
+    deadline, moved = time.monotonic() + seconds, time.monotonic()
+    seen = ledgers.count()
+    while (now := ledgers.count()) < count and time.monotonic() < deadline:
+        if now > seen:
+            seen, moved = now, time.monotonic()
+        elif time.monotonic() > moved + 3:
+            workers.nudge()
+            moved = time.monotonic()
+        time.sleep(0.005)
+    assert now >= count or seconds < 60, f"{now} steps were started, and no more"
 
 
 def test_a_ledger_is_written_line_by_line(tmp_path: Path) -> None:
