@@ -226,7 +226,7 @@ async function inspect(address) {
 document.addEventListener("click", (event) => {
   const target = event.target instanceof Element ? event.target : null;
   const link = target?.closest("a");
-  if (!(link instanceof HTMLAnchorElement) || link.matches("[data-act]") || event.ctrlKey || event.metaKey || event.shiftKey || link.hasAttribute("download")) return;
+  if (!(link instanceof HTMLAnchorElement) || link.matches("[data-act], [data-edit], [data-dismiss]") || event.ctrlKey || event.metaKey || event.shiftKey || link.hasAttribute("download")) return;
   if (link.matches("[data-inspect]")) { event.preventDefault(); inspect(link.href); }
   else if (link.matches("[data-close]") && inspector instanceof HTMLElement) { event.preventDefault(); setInspecting(false); }
   else if (link.matches("[data-more]")) { event.preventDefault(); more(link); }
