@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast._views import plain
@@ -38,7 +38,7 @@ def plan_edit(target: ActionTarget, form: ActionForm) -> ActionPlan:
     rows = _given_rows(form) or [row for path in form.texts("path") for row in _rows_at(target, path.strip())]
     if form.text("more") or not rows:
         rows.append(EditRow("", ""))
-    changes: dict[str, Any] = {}
+    changes: dict[str | Sequence[Any], Any] = {}
     remove: list[str] = []
     shown: list[models.ChangeModel] = []
     checked: list[EditRow] = []
