@@ -112,6 +112,8 @@ async function show(address, push = true) {
     enableCopying(panel);
     const now = bar();
     if (now) document.title = now.dataset.title ?? document.title;
+    const counts = document.querySelector("[data-counts]:not(.bar)");
+    if (counts && now?.dataset.counts) counts.textContent = now.dataset.counts;
     if (push) window.history.pushState(null, "", address);
     select(now?.dataset.id ?? "");
     if (before === now?.dataset.id) panel.querySelector(".content")?.scrollTo(0, top);
