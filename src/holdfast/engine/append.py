@@ -584,7 +584,7 @@ class Appender:
         A step after its parent takes over the writes that led to it: some that no row has, or those of which this
         process knows the rows."""
         line = request.line
-        edit, packed = await self._edit(request, parent, loaded)
+        edit, packed = await self.edit(request, parent, loaded)
         if not (schema := request.schema) and loaded is not None and parent is not None and loaded.schema != "":
             schema = await self.inherited.inherit(request, edit, parent, loaded)
         time = max(request.time or now or self._context.clock(), 0 if parent is None else parent.time)
@@ -661,7 +661,7 @@ class Appender:
             prepared.changes += link_rows(line, id, depth + 1, time, [id], request.artifacts)
         return prepared
 
-    async def _edit(
+    async def edit(
         self, request: AppendRequest, parent: StepRef | None, loaded: LoadedState | None
     ) -> tuple[EditMap, PackedMap | None]:
         """Return the edit of a step; and the state it results in, if that is in memory."""

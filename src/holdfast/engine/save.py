@@ -114,6 +114,12 @@ class StepWriter:
             request.release()
         return heads
 
+    async def preview(self, request: AppendRequest, parent: StepRef) -> None:
+        """Raise what the save of a step would raise because of its state. Saves nothing, and calls no hooks."""
+        if self.schemas is not None:
+            self.schemas.prepare(request)
+        await self._appender.edit(request, parent, await self._states.get(request.line, parent))
+
     async def _save(self, *requests: AppendRequest) -> list[StepInfo]:
         if len(requests) > 1 and _have_same_id(requests):
             raise InvalidError(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import msgspec
 
 from holdfast.codec import Codec, msgpack
+from holdfast.codec.json_codec import from_json, is_mark, to_json
 from holdfast.engine.model import draft_reader
+from holdfast.engine.model.alignment import fields_of
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
@@ -438,11 +440,7 @@ class _EditBuilder:
             return await self.edit(path, change)
         if await self._state.is_list(path):
             return await self._edit_list(path, change)
-        raise InvalidError(
-            "the value is neither a dict with plain keys nor a list, and has no keys to set",
-            where=path_text(path),
-            hint="Set the whole value",
-        )
+        return Set(_with_fields(self._codec, path, flatten(await self._state.packed(path)), change))
 
     async def _check_operator(self, path: tuple[Any, ...], operator: Combine) -> None:
         """Raise `InvalidError` if an operator cannot be applied to the value at a path. A long list is not read."""
@@ -513,6 +511,76 @@ class _EditBuilder:
         if len({key for key, _ in tree.values()}) < len(tree):
             raise InvalidError("the same value is changed twice", where=path_text(path))
         return flatten(entries)
+
+
+def _with_fields(codec: Codec, path: tuple[Any, ...], packed: bytes, tree: _ChangeTree) -> bytes:
+    """Return an object of a class, such as a message, with other values in its fields. It stays packed: the class is
+    not needed, and none of its code is called."""
+    root = to_json(packed)
+    if fields_of(root) is not root:
+        _set_fields(codec, path, root, tree)
+        try:
+            changed = from_json(root)
+            codec.unpack(changed)  # what cannot be read again is not saved
+        except (InvalidError, CorruptError) as error:
+            raise InvalidError(error.what, where=path_text(path), hint="Set the whole value") from None
+        return changed
+    raise InvalidError(
+        "the value is neither a dict with plain keys nor a list nor an object with fields, and has no keys to set",
+        where=path_text(path),
+        hint="Set the whole value",
+    )
+
+
+def _set_fields(codec: Codec, path: tuple[Any, ...], value: Any, tree: _ChangeTree) -> None:
+    """Make changes in a value in JSON form."""
+    inside = fields_of(value)
+    is_object = inside is not value and type(inside) is dict
+    if type(inside) not in (dict, list) or (type(inside) is dict and is_mark(inside)):
+        raise InvalidError("the value has no keys to set", where=path_text(path), hint="Set the whole value")
+    removed: list[int] = []
+    for key, change in tree.values():
+        child = (*path, key)
+        if type(inside) is list:
+            if type(key) is not int or not -len(inside) <= key < len(inside):
+                raise NotFoundError(f"the list has {len(inside)} items", where=path_text(child))
+        elif type(key) is not str:
+            raise InvalidError("the keys here are texts", where=path_text(child), hint="Set the whole value")
+        elif key not in inside and (is_object or isinstance(change, _Remove)):
+            names = f"It has {', '.join(inside)}" if is_object else ""
+            raise NotFoundError(f"there is no {key!r}", where=path_text(path), hint=names)
+        if isinstance(change, _Remove):
+            if is_object:
+                raise InvalidError("a field cannot be removed", where=path_text(child), hint="Set it to None")
+            if type(inside) is list:
+                removed.append(key % len(inside))
+            else:
+                del inside[key]
+        elif isinstance(change, _ChangeTree):
+            if type(inside) is dict and key not in inside:
+                inside[key] = {}
+            _set_fields(codec, child, inside[key], change)
+        elif isinstance(change, Combine):
+            raise InvalidError(
+                "an operator can only change a value in nested dicts, not in a field of an object",
+                where=path_text(child),
+                hint="Set the value that it should have",
+            )
+        else:
+            inside[key] = to_json(flatten(change))
+    for index in sorted(set(removed), reverse=True):
+        del inside[index]
+    if is_object:
+        _note_set(value, tree)
+
+
+def _note_set(value: dict[str, Any], tree: _ChangeTree) -> None:
+    """Note that fields of a model of Pydantic are set, and are no longer at their defaults."""
+    (content,) = value.values()
+    more = content[-1] if type(content) is list else None
+    if type(more) is dict and type(more.get("unset")) is list:
+        changed = {key for key, _ in tree.values()}
+        more["unset"] = [name for name in more["unset"] if name not in changed]
 
 
 def _last_kind(loaded: LoadedState | None, channel: bytes) -> type | None:

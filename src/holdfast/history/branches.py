@@ -292,8 +292,19 @@ async def fork(
     engine: Engine, line: Line, point: StepRef, name: str, edit: Edit, preconditions: Preconditions | None = None
 ) -> StepInfo:
     """Start a branch at a step together with its own first step, atomically, on some conditions."""
+    return (await engine.writer.save(await _fork_request(engine, line, point, name, edit, preconditions)))[0]
+
+
+async def check_fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> None:
+    """Raise what `fork` would raise, as far as it depends on the edit. Saves nothing."""
+    await engine.writer.preview(await _fork_request(engine, line, point, name, edit, None), point)
+
+
+async def _fork_request(
+    engine: Engine, line: Line, point: StepRef, name: str, edit: Edit, preconditions: Preconditions | None
+) -> AppendRequest:
     fields = step_fields(engine, line, {"forked": point.id}, await engine.delta_reader().unread(line, point))
-    request = AppendRequest(
+    return AppendRequest(
         line,
         edit,
         parent=Position(point.branch, point.seq),
@@ -303,4 +314,3 @@ async def fork(
         preconditions=preconditions,
         **fields,
     )
-    return (await engine.writer.save(request))[0]

@@ -422,17 +422,24 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         *,
         changes: Mapping[Path, Any] | None = None,
         remove: Iterable[Path] = (),
+        dry_run: bool = False,
     ) -> BranchInfo:
         """Start a branch at a checkpoint. Copies nothing; `put(..., branch=name)` continues it. HEAD stays where it is.
 
         With `changes` or `remove`, which are as in `update`, the branch begins with a checkpoint whose state is edited
-        so; both are made, or neither.
+        so; both are made, or neither. With `dry_run` nothing is saved, and what would be refused is.
         """
         from holdfast.history import branches
 
         line = self._line
         branches.check_branch_name(branch, line)
         point = await self._find(at)
+        if dry_run:
+            others = await self._lines.check_free(line, branch)
+            if changes or remove:
+                await branches.check_fork(self._engine, line, point, branch, self._edit(changes or {}, remove))
+            created = to_datetime(self._engine.context.clock())
+            return BranchInfo(others[-1].branch + 1 if others else 1, branch, point.id, created)
         if not changes and not remove:
             use = self._version_use()
             reference = await use.reference(line, point)

@@ -97,6 +97,21 @@ def fill_odd(store: holdfast.Store) -> None:
             {"role": "user", "content": HOSTILE, "name": HOSTILE},
             {"role": "assistant", "content": "مرحبا، كيف حالك؟ 👋🏽", "tool_calls": calls},
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": each}} for each in images]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "reasoning", "reasoning": HOSTILE},
+                    {"type": "file", "filename": HOSTILE},
+                    {"type": "server_tool_use", "name": HOSTILE, "input": HOSTILE},
+                    {"type": HOSTILE, HOSTILE: HOSTILE},
+                    {
+                        "type": "text",
+                        "text": f"# {HOSTILE}\n```{HOSTILE}\n{HOSTILE}\n```\n[x](javascript:x)",
+                    },
+                ],
+                "model": HOSTILE,
+                "usage": {"input_tokens": HOSTILE, "output_tokens": 3},
+            },
         ],
         HOSTILE: {HOSTILE: HOSTILE},
         "text": "A long text. " * 20_000,

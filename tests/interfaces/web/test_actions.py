@@ -7,17 +7,25 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote, urlencode
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
 
 import holdfast
 from holdfast.interfaces.web.actions import ACTIONS
 from holdfast.interfaces.web.pages import page_routes
+from holdfast.schemas import Schema, SchemaSet
 from tests.interfaces.http.kit import Answer, ServedStore
 from tests.interfaces.web.kit import HOSTILE, Baker, fill_odd, fill_steps
 from tests.interfaces.web.test_pages import get, read, signed_in
+
+
+class HasGoal(TypedDict):
+    """The form of a state."""
+
+    goal: str
 
 
 @pytest.fixture
@@ -254,6 +262,71 @@ def test_conflicts_of_a_merge_stand_side_by_side_until_each_has_a_side(writable:
     assert "stays as it is" in post(writable, at, fields).text
 
 
+def fields_of(text: str) -> list[tuple[str, str]]:
+    """The fields of the form on a page, as a browser would send them."""
+    named = r'<input type="hidden" name="(path|kind)" value="([^"]*)"|<input name="(path|branch)" value="([^"]*)"'
+    found = re.finditer(rf'{named}|<textarea name="(value)"[^>]*>([^<]*)</textarea>', text)
+    pairs = [[each for each in match.groups() if each is not None] for match in found]
+    return [(name, html.unescape(value)) for name, value in pairs]
+
+
+def test_a_message_is_edited_as_text_and_stays_a_message(writable: ServedStore) -> None:
+    thread = writable.store.thread("chat")
+    call: Any = {"name": "search", "args": {"q": "kelp"}, "id": "c1"}
+    blocks: Any = [{"type": "text", "text": "one"}, {"type": "image_url", "image_url": {"url": "data:image/png,"}}]
+    said = [HumanMessage('a "text"\nof two lines', id="1"), AIMessage("", id="2", tool_calls=[call])]
+    thread.put({"messages": [*said, HumanMessage(blocks, id="3")], "plan": {"goal": "rest"}}, id="c1")
+    thread.fork("edit-0", "c1")
+    at = "/threads/chat/c1/actions/edit"
+
+    def edited(path: str, old: str, new: str) -> Answer:
+        shown = get(writable, f"{at}?path={quote(path)}", **{"X-Fragment": "inline"})
+        assert request_of(shown) is None
+        fields = fields_of(shown.text)
+        assert fields[0] == ("branch", "edit-0-2"), "a name that is free"
+        assert [value for name, value in fields if name == "value"].count(old) == 1, fields
+        return post(writable, at, [(name, new if value == old else value) for name, value in fields])
+
+    text = edited("messages[0]", 'a "text"\nof two lines', "<b>another</b>\n\ntext")
+    assert request_of(text) == (
+        "POST",
+        "/api/v1/threads/chat/forks",
+        {"branch": "edit-0-2", "at": "c1", "changes": {"messages[0].content": "<b>another</b>\n\ntext"}, "remove": []},
+    )
+    arguments = edited("messages[1]", '{\n  "q": "kelp"\n}', '{"q": "dulse"}')
+    part = edited("messages[2]", "one", "two")
+    goal = edited("plan.goal", "rest", "7")
+    for answer in (text, arguments, part, goal):
+        request = request_of(answer)
+        assert request is not None, answer.text
+        request[2]["branch"] = str(id(answer))
+        assert writable.request(*request).status == 201
+    now = [thread.get(str(id(each))).state["messages"] for each in (text, arguments, part)]
+    assert now[0] == [HumanMessage("<b>another</b>\n\ntext", id="1"), *thread.get("c1").state["messages"][1:]]
+    assert now[1][1].tool_calls[0]["args"] == {"q": "dulse"}
+    assert now[2][2].content == [{"type": "text", "text": "two"}, blocks[1]]
+    assert thread.get(str(id(goal))).state["plan"] == {"goal": "7"}
+    for path, value, says in (
+        ("messages", "[]", "objects of classes"),
+        ("messages[0]", "{}", "edit a field, such as messages[0].content"),
+        ("plan", '{"a":\n 1,,}', "at line 2, column 4"),
+        ("messages[0].colour", "1", "there is no 'colour'"),
+    ):
+        refused = post(writable, at, [("branch", "x"), ("path", path), ("kind", "json"), ("value", value)])
+        assert says in html.unescape(refused.text), path
+        assert request_of(refused) is None
+
+
+def test_a_preview_is_refused_for_what_a_save_would_be(writable: ServedStore) -> None:
+    writable.store.schemas.attach(SchemaSet(Schema("plan", "1.0.0", HasGoal)), "plan@1.0.0", threads="plan-*")
+    writable.store.thread("plan-1").put({"goal": "rest"}, id="c1")
+    at = "/threads/plan-1/c1/actions/edit?branch=x&path=goal"
+    assert request_of(get(writable, f"{at}&kind=text&value=work")) is not None
+    refused = get(writable, f"{at}&value=7")
+    assert request_of(refused) is None
+    assert "does not fit the schema plan@1.0.0" in refused.text
+
+
 REFUSED = (
     ("/threads/t/c1/actions/fork", "has no name yet"),
     ("/threads/t/c1/actions/fork?branch=draft", "there is a branch draft already"),
@@ -294,9 +367,12 @@ def test_a_change_meanwhile_is_shown_before_it_can_be_made(writable: ServedStore
 def test_actions_are_absent_where_nothing_may_be_changed(writable: ServedStore, served: ServedStore) -> None:
     offered = get(writable, "/threads/t/c1").text
     assert 'data-act="fork"' in offered
-    assert 'data-act="edit"' in get(writable, "/threads/t/c1/inspect?path=n").text
-    for path in ("/threads/chat-1", "/threads/chat-1/00000050/inspect?path=plan.done"):
-        assert "data-act" not in get(served, path).text
+    for path in ("/threads/t/c1/inspect?path=n", "/threads/t/c1?tab=state", f"/threads/{quote(HOSTILE, safe='')}/c1"):
+        assert "data-edit" in get(writable, path).text
+    for path in ("/threads/chat-1", "/threads/chat-1/00000050/inspect?path=plan.done", "/threads/chat-1?tab=state"):
+        text = get(served, path).text
+        assert "data-act" not in text
+        assert "data-edit" not in text
     assert "actions.js" not in get(served, "/threads/chat-1").text
     assert get(served, "/threads/chat-1/00000050/actions/fork").status == 403
     store = writable.store

@@ -26,7 +26,7 @@ from holdfast.errors import DeniedError
 from holdfast.interfaces.cli.main import cli
 from holdfast.interfaces.http import authentication
 from holdfast.interfaces.web.lanes import Lanes
-from holdfast.interfaces.web.page_renderer import rich_text, static_version
+from holdfast.interfaces.web.page_renderer import static_version
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
 from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents, find_call
@@ -390,15 +390,6 @@ def test_the_check_of_markup_finds_what_could_run() -> None:
     )
     assert found.suspicious == ["a href=javascript:x", "p style", "p onclick", "img src=https://evil.example"]
     assert found.scripts == [None]
-
-
-def test_a_text_has_code_and_bold_words_and_no_other_markup() -> None:
-    text = "a `b<i>` **c** <b>\n```py\n<x>\n```\n**<d>**"
-    assert rich_text(text) == (
-        '<p dir="auto">a <code>b&lt;i&gt;</code> <strong>c</strong> &lt;b&gt;</p>'
-        "<pre><code>&lt;x&gt;</code></pre>"
-        '<p dir="auto"><strong>&lt;d&gt;</strong></p>'
-    )
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,25 @@ class ToolCallModel(Model):
     arguments: str
 
 
+class MessageBlockModel(Model):
+    """A part of a message besides its text, its images and its calls of tools."""
+
+    kind: Literal["reasoning", "audio", "video", "file", "tool", "other"]
+    name: str
+    """The name of a file or tool, or its type."""
+    text: str
+    """What it says, as far as it is text."""
+
+
+class UsageModel(Model):
+    """Tokens that a message took."""
+
+    input: int
+    output: int
+    cached: int
+    """Of the input, from a cache."""
+
+
 class MessageModel(Model):
     """A message of a conversation."""
 
@@ -138,6 +157,12 @@ class MessageModel(Model):
     """Small images in the message, as `data:` URLs."""
     not_shown: list[str]
     """Other images in the message: their addresses, which are not fetched, or their types."""
+    blocks: list[MessageBlockModel]
+    usage: UsageModel | None
+    model: str
+    """The model that wrote it, as far as the message says so."""
+    seconds: float | None
+    """How long the model took, as far as the message says so."""
 
 
 class ConversationModel(Model):

@@ -18,9 +18,10 @@ from holdfast.engine.pages import Page
 from holdfast.engine.projection.rendering import messages
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http import models
+from holdfast.interfaces.http.messages import to_message
 from holdfast.interfaces.http.routes import Limit, RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import get_log, read_parts, to_message
+from holdfast.interfaces.http.thread_reads import get_log, read_parts
 from holdfast.interfaces.http.values import StateParts, long_text
 from holdfast.recording.journal import RESULTS, decode_items, restore_error
 from holdfast.recording.journal import Call as RecordedCall

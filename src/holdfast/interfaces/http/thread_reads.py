@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -12,15 +10,15 @@ import msgspec
 from holdfast.codec import default_codec
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import parse_path, path_text
-from holdfast.engine.projection.rendering import RenderedMessage, messages
+from holdfast.engine.projection.rendering import messages
 from holdfast.engine.types import Checkpoint
 from holdfast.engine.types import PendingWrite as StoredWrite
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
 from holdfast.history.diff_text import Change as HistoryChange
-from holdfast.history.step_summary import is_failed_tool
 from holdfast.history.thread_status import ERROR, INTERRUPT
 from holdfast.interfaces.http import models
+from holdfast.interfaces.http.messages import to_message
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
 from holdfast.interfaces.http.service import Call
@@ -35,13 +33,7 @@ MAX_CHANGES = 500
 """How many changes of a comparison are sent."""
 
 _LONGEST = 4000
-"""How many characters of a message, or of a side of a change, are sent."""
-
-_IMAGE = 256 << 10
-_IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;base64,", "data:image/webp;base64,")
-"""Images that are shown. SVG is not among them: it may contain scripts."""
-
-_MAX_ADDRESS = 300
+"""How many characters of a side of a change are sent."""
 
 Reveal = Annotated[
     bool,
@@ -234,70 +226,6 @@ def get_messages(
             found = [to_message(name, first + number, each) for number, each in enumerate(rendered)]
             return models.ConversationModel(channel=name, items=found, start=first, total=total)
     return models.ConversationModel(channel=None, items=[], start=0, total=0)
-
-
-def to_message(channel: str, index: int, message: RenderedMessage) -> models.MessageModel:
-    """Return a message of a channel as a response."""
-    tree = msgspec.json.decode(message.json)
-    tree = tree if isinstance(tree, dict) else {}
-    calls = tree.get("tool_calls")
-    shown, not_shown = _images(tree.get("content"))
-    return models.MessageModel(
-        index=index,
-        path=path_text((channel, index)),
-        role=message.role or "text",
-        name=message.name,
-        text=message.content[:_LONGEST],
-        complete=len(message.content) <= _LONGEST and message.json != "null",
-        tool_calls=[_tool_call(each) for each in calls if isinstance(each, dict)] if isinstance(calls, list) else [],
-        tool_call_id=str(tree.get("tool_call_id") or ""),
-        failed=is_failed_tool(message),
-        images=shown,
-        not_shown=not_shown,
-    )
-
-
-def _tool_call(call: Mapping[str, Any]) -> models.ToolCallModel:
-    function = call.get("function")
-    called = function if isinstance(function, dict) else call
-    arguments = called.get("args", called.get("arguments", {}))
-    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-    return models.ToolCallModel(
-        id=str(call.get("id") or ""), name=str(called.get("name") or ""), arguments=text[:_LONGEST]
-    )
-
-
-def _images(content: Any) -> tuple[list[str], list[str]]:
-    """Return the small images in a message, and what is said of the others: nothing is fetched from elsewhere."""
-    shown: list[str] = []
-    others: list[str] = []
-    for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict):
-            continue
-        found = part.get("image_url")
-        url = found.get("url") if isinstance(found, dict) else found
-        if url is None and part.get("type") in ("image", "input_image"):
-            url = part.get("url", "")
-        if isinstance(url, str):
-            (shown if _is_small_image(url) else others).append(url)
-    return shown, [_image_text(each) for each in others]
-
-
-def _is_small_image(url: str) -> bool:
-    if not url.startswith(_IMAGES) or len(url) > _IMAGE:
-        return False
-    try:
-        base64.b64decode(url.partition(",")[2], validate=True)
-    except binascii.Error:
-        return False
-    return True
-
-
-def _image_text(url: str) -> str:
-    """Return the address of an image; of one that is in the message, its type."""
-    if url.startswith("data:"):
-        return url[5:80].partition(",")[0].partition(";")[0] or "data"
-    return url[:_MAX_ADDRESS] or "in the message"
 
 
 # Comparing --------------------------------------------------------------------------------------------------------

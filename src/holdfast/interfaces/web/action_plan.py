@@ -29,11 +29,13 @@ class ActionField(NamedTuple):
 
 
 class EditRow(NamedTuple):
-    """A value to change: its path, and its new value as JSON; an empty one removes it."""
+    """A value to change: its path, and its new value. As `text`; as `json`, where an empty one removes it; or not here,
+    if it is `large`."""
 
     path: str
     value: str
     problem: str = ""
+    kind: str = "json"
 
 
 class ConflictRow(NamedTuple):

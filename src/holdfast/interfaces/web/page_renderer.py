@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from holdfast._views import Column, columns_of, pairs_of, seconds, size
 from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.http.models import MessageModel, ToolCallModel
 from holdfast.interfaces.http.values import long_text, preview_of
+from holdfast.interfaces.web.markdown_text import rich_text
 
-_FENCE = re.compile(r"^```[^\n]*\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
-_CODE = re.compile(r"`([^`\n]+)`")
-_BOLD = re.compile(r"\*\*([^*\n<>]+)\*\*")
 _SPANS = ((365 * 86400, "y"), (30 * 86400, "mo"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _LONGEST = 4000
 _MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -132,26 +130,6 @@ def time_tag(moment: datetime | None) -> Markup:
     text = "now" if seconds < 1 else f"{short_span(seconds)} ago"
     iso = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso, text)
-
-
-def rich_text(text: str) -> Markup:
-    """Return a text of a message: as it is, with code in its own font, and bold words. Nothing else in it is markup."""
-    parts: list[Markup] = []
-    at = 0
-    for match in _FENCE.finditer(text):
-        parts += [_inline(text[at : match.start()]), Markup("<pre><code>{}</code></pre>").format(match[1].rstrip("\n"))]
-        at = match.end()
-    parts.append(_inline(text[at:]))
-    return Markup("").join(parts)
-
-
-def _inline(text: str) -> Markup:
-    stripped = text.strip("\n")
-    if not stripped:
-        return Markup("")
-    marked = _CODE.sub(lambda match: f"<code>{match[1]}</code>", str(escape(stripped)))
-    marked = _BOLD.sub(lambda match: f"<strong>{match[1]}</strong>", marked)
-    return Markup('<p dir="auto">{}</p>').format(Markup(marked))  # noqa: S704 - escaped above
 
 
 def python_text(text: object) -> str:

@@ -57,6 +57,7 @@ _PARTS = {
     "inspect": "parts/inspect.html",
     "table": "parts/thread_table.html",
     "action": "parts/action.html",
+    "inline": "parts/inline.html",
     "agent-action": "parts/agent_action.html",
     "plan": "parts/plan.html",
     "find": "parts/find.html",

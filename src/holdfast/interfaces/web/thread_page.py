@@ -211,6 +211,7 @@ def _step_values(
         "failures": _failures(found, status),
         "last": _last_step(detail, found),
         "neighbours": _neighbours(call, name, found, detail),
+        "editable": may_change(call, name),
         "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
     }
     # Reads of identities are recorded: they are asked for only if they are looked at.
@@ -370,7 +371,14 @@ def value_values(call: Call, name: str, at: str, params: Params) -> dict[str, An
     path, start = params.get("path", ""), _number(params.get("start"), 0)
     redaction = Redaction(call, name, clear=params.get("clear") == "1")
     part = get_value(call, name, at, path=path, start=start, internal=True)
-    return {"name": name, "at": at, "part": redaction.apply(part), "path": path, "redaction": redaction}
+    return {
+        "name": name,
+        "at": at,
+        "part": redaction.apply(part),
+        "path": path,
+        "redaction": redaction,
+        "editable": may_change(call, name),
+    }
 
 
 def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, Any]:

@@ -26,6 +26,30 @@ export async function openAction(address) {
   /** @type {HTMLDialogElement} */ (dialog).showModal();
 }
 
+/** Open the form of an action where the value is: in a message, in the tree or in the inspector.
+ * @param {HTMLAnchorElement} link */
+async function openInline(link) {
+  const place = link.closest(".message, .node, .inspector, main");
+  if (!place) return;
+  closeInline();
+  const form = document.createElement("div");
+  form.className = "editing";
+  form.replaceChildren(await fragment(link.href, "inline"));
+  key = crypto.randomUUID();
+  const header = place.matches(".message") ? place.querySelector("header") : null;
+  if (header) header.after(form);
+  else place.append(form);
+  place.classList.add("edited");
+  enableCopying(form);
+  const text = form.querySelector("textarea");
+  text?.focus({ preventScroll: true });
+  form.scrollIntoView({ block: "nearest" });
+}
+
+function closeInline() {
+  for (const each of document.querySelectorAll(".editing")) { each.parentElement?.classList.remove("edited"); each.remove(); }
+}
+
 /**
  * Ask the server what the action would do, as the form is filled in now.
  * @param {HTMLFormElement} form
@@ -90,7 +114,8 @@ async function apply(button) {
   key = crypto.randomUUID();
   const dialog = form.closest("dialog");
   if (!dialog && form.hasAttribute("data-inline")) {
-    document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address: form.dataset.base, done: "The answer is stored." } }));
+    const address = form.dataset.done ? form.dataset.base : target;
+    document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address, done: form.dataset.done ?? `${button.textContent?.trim()}: done.` } }));
     return;
   }
   if (!dialog) { location.assign(target); return; }
@@ -130,6 +155,9 @@ document.addEventListener("click", (event) => {
   const dismiss = target?.closest("[data-dismiss]");
   const dialog = dismiss?.closest("dialog");
   if (dialog) { event.preventDefault(); dialog.close(); }
+  else if (dismiss?.closest(".editing")) { event.preventDefault(); closeInline(); }
+  const edit = target?.closest("a[data-edit]");
+  if (edit instanceof HTMLAnchorElement && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); openInline(edit); }
   const link = target?.closest("a[data-act]");
   if (link instanceof HTMLAnchorElement && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
     event.preventDefault();

@@ -112,6 +112,8 @@ async function show(address, push = true) {
     enableCopying(panel);
     const now = bar();
     if (now) document.title = now.dataset.title ?? document.title;
+    const counts = document.querySelector("[data-counts]:not(.bar)");
+    if (counts && now?.dataset.counts) counts.textContent = now.dataset.counts;
     if (push) window.history.pushState(null, "", address);
     select(now?.dataset.id ?? "");
     if (before === now?.dataset.id) panel.querySelector(".content")?.scrollTo(0, top);
@@ -226,7 +228,7 @@ async function inspect(address) {
 document.addEventListener("click", (event) => {
   const target = event.target instanceof Element ? event.target : null;
   const link = target?.closest("a");
-  if (!(link instanceof HTMLAnchorElement) || link.matches("[data-act]") || event.ctrlKey || event.metaKey || event.shiftKey || link.hasAttribute("download")) return;
+  if (!(link instanceof HTMLAnchorElement) || link.matches("[data-act], [data-edit], [data-dismiss]") || event.ctrlKey || event.metaKey || event.shiftKey || link.hasAttribute("download")) return;
   if (link.matches("[data-inspect]")) { event.preventDefault(); inspect(link.href); }
   else if (link.matches("[data-close]") && inspector instanceof HTMLElement) { event.preventDefault(); setInspecting(false); }
   else if (link.matches("[data-more]")) { event.preventDefault(); more(link); }
