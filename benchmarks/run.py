@@ -17,6 +17,7 @@ from benchmarks import (
     call_costs,
     cases,
     chat_turns,
+    cores,
     encryption,
     feature_costs,
     history,
@@ -57,6 +58,7 @@ Case = Callable[[], list[Figure] | Result]
 CASES: tuple[Case, ...] = (
     *cases.CASES,
     *call_costs.CASES,
+    *cores.CASES,
     *store_cases.CASES,
     *langgraph_calls.CASES,
     *langgraph_chat.CASES,

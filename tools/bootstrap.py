@@ -67,6 +67,7 @@ class Environment:
             "python": f"{sys.version_info.major}.{sys.version_info.minor}",
             "locks": digest(locks),
             "package": digest([ROOT / "pyproject.toml"]),
+            "core": core_digest(),
         }
         if installed == wanted:
             return
@@ -136,6 +137,12 @@ def lock(name: str) -> Path:
 def digest(files: Sequence[Path]) -> str:
     """A digest of what files contain: a checkout sets new times on files that did not change."""
     return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
+
+
+def core_digest() -> str:
+    """A digest of what the native core is built of and by, which it is built anew for."""
+    files = sorted(each for each in (ROOT / "native").glob("**/*") if each.is_file() and "target" not in each.parts)
+    return digest(files) + (shutil.which("cargo") or "") + os.environ.get("HOLDFAST_BUILD", "")
 
 
 def report(text: str) -> None:

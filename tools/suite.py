@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from tools import browser
+from tools import browser, native_build
 from tools.audit import known_vulnerabilities
 from tools.quality import Result, commit, keep_step, passed_step, tree_digest, write_page
 from tools.run_report import RunReport, grown_files, read_report, record_times, recorded_times
@@ -263,7 +263,20 @@ def run_tool(module: str, *arguments: str) -> bool:
 def run_linters(folders: Sequence[str] = FOLDERS) -> bool:
     """Run all of them, also after one has failed. The types of these folders are checked."""
     results = [run(command) for command in (*LINTERS, (*MYPY, *folders))]
-    return all(results)
+    return all([*results, *map(run, native_linters())])
+
+
+def native_linters() -> Iterator[Sequence[str]]:
+    """Yield the linters of the native core, where they are installed and it was built."""
+    if not native_build.LIBRARY.exists():
+        return
+    manifest = f"--manifest-path={native_build.CRATE / 'Cargo.toml'}"
+    for tool, options in (
+        ("fmt", ("--check",)),
+        ("clippy", ("--release", "--locked", "--quiet", "--", "-D", "warnings")),
+    ):
+        if shutil.which(f"cargo-{tool}"):
+            yield ("cargo", tool, manifest, *options)
 
 
 def find_python(version: str) -> str | None:

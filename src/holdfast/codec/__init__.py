@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.bulk_packing import PackedMessages, encode_small, pack_messages
-from holdfast.codec.message_cache import MessageParts
+from holdfast.codec.core import CORE, Core, Loan, Made, Seen
+from holdfast.codec.message_cache import PAUSE_COLLECTOR, MessageParts
+from holdfast.codec.message_cache import collector_paused as collector_paused
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.packer import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
 from holdfast.codec.unpacker import Unpacker
 from holdfast.errors import HoldfastError, InvalidError, TooDeepError
 
-if TYPE_CHECKING:
-    from holdfast.codec.message_loans import MessageLoan
-
 __all__ = ["Codec", "OpaqueValue", "Registry"]
-
-
-_PAUSE_COLLECTOR = 32
-"""From this many values on, the garbage collector would take noticeable time meanwhile."""
 
 
 _SCALARS = frozenset(
@@ -35,24 +28,6 @@ _SCALARS = frozenset(
 """First bytes of packed numbers, short strings, None and the like, which contain no typed value."""
 
 _SHORT = 512
-
-
-class collector_paused:  # noqa: N801 - used as a context
-    """Pauses the garbage collector, which would scan the new values repeatedly: none is garbage."""
-
-    __slots__ = ("_paused",)
-
-    def __init__(self, paused: bool = True) -> None:
-        self._paused = paused
-
-    def __enter__(self) -> None:
-        self._paused = self._paused and gc.isenabled()
-        if self._paused:
-            gc.disable()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._paused:
-            gc.enable()
 
 
 MAX_BYTES = 128 << 20
@@ -84,6 +59,7 @@ class Codec:
         self._short = min(_SHORT, max_bytes)
         self._may_revive = may_revive
         self._lenient = lenient
+        self._core: Core = CORE
         self._unpackers: list[Unpacker] = []  # idle ones: creating one takes as long as unpacking a small value
 
     def pack(self, value: Any) -> bytes:
@@ -93,8 +69,8 @@ class Codec:
         part at fault.
         """
         if type(value) is dict:  # as metadata are, which every save packs
-            packed = encode_small(value, self.max_bytes)
-            if packed is not None and len(packed) <= self.max_bytes:
+            packed = self._core.pack(value, self.max_bytes)
+            if packed is not None:
                 return packed
         try:
             return Packer(self.registry, self.max_bytes, lenient=self._lenient).pack_top(value)
@@ -104,21 +80,24 @@ class Codec:
     def pack_items(self, values: Iterable[Any]) -> list[bytes]:
         """Pack each of the values on its own."""
         values = list(values)
+        packed = self._core.pack_each(values, self.max_bytes)
+        if None not in packed:
+            return packed  # type: ignore[return-value]
         packer = Packer(self.registry, self.max_bytes, lenient=self._lenient)
         try:
-            return packer.pack_batch(values)
+            return [
+                packer.pack_top(value) if data is None else data for value, data in zip(values, packed, strict=True)
+            ]
         except (HoldfastError, RuntimeError) as error:
             raise self._located(values, error) from error.__cause__
 
-    def pack_cached(
-        self, values: list[Any], cached: PackedMessages | None
-    ) -> tuple[list[bytes], PackedMessages | None]:
-        """Pack each of the values, without encoding those in the cache that are unchanged.
+    def pack_cached(self, values: list[Any], seen: Seen | None) -> tuple[list[bytes], Seen | None]:
+        """Pack each of the values, without encoding those that were seen before and are unchanged.
 
-        Returns the bytes and the cache for the next time.
+        Returns the bytes and what was seen, for the next time.
         """
-        cached = pack_messages(values, cached, self.max_bytes)
-        return (self.pack_items(values), None) if cached is None else (cached.packed, cached)
+        seen = self._core.pack_messages(values, seen, self.max_bytes)
+        return (self.pack_items(values), None) if seen is None else (seen.packed, seen)
 
     def _located(self, value: Any, error: HoldfastError | RuntimeError) -> HoldfastError:
         if isinstance(error, RecursionError):
@@ -144,7 +123,7 @@ class Codec:
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
         """Unpack each of the items."""
         unpacker, items = self._unpacker(), list(items)
-        if len(items) <= _PAUSE_COLLECTOR:
+        if len(items) <= PAUSE_COLLECTOR:
             values = unpacker.unpack_batch(items)
         else:
             with collector_paused():
@@ -159,38 +138,29 @@ class Codec:
             return Unpacker(self.registry, self.max_bytes, self._may_revive, lenient=self._lenient)
 
     def unpack_cached(
-        self, items: list[bytes], cached: MessageParts | None, earlier: MessageLoan | None = None
-    ) -> tuple[list[Any], MessageParts | None, PackedMessages | None, MessageLoan | None]:
-        """Unpack each of the items without decoding messages in the cache, nor building those of an earlier loan that
-        came back. Only the caller may have that loan.
+        self, items: list[bytes], made: Made | None, earlier: Loan | None = None
+    ) -> tuple[list[Any], Made | None, Seen | None, Loan | None]:
+        """Unpack each of the items without decoding messages that were unpacked before, nor building those of an
+        earlier loan that came back. Only the caller may have that loan.
 
-        Returns the values, which nobody else has, the cache for the next time, a cache for `pack_cached`, and the loan
-        of the values.
+        Returns the values, which nobody else has, what was made, for the next time, what `pack_cached` has seen then,
+        and the loan of the values.
         """
-        if cached is None or not items or not cached.is_prefix_of(items):
+        if made is None or not items or not self._core.has_seen(items, made):
             return self.unpack_items(items), MessageParts.of(items), None, None
-        from holdfast.codec.message_loans import lend  # not needed by those that read once
-
-        cached = self._extend(items, cached)
-        if cached is None:
-            return self.unpack_items(items), None, None, None
-        with collector_paused(len(items) > _PAUSE_COLLECTOR):
-            values, contents, loan = lend(cached, earlier, self.max_bytes)
-        return values, cached, contents, loan
-
-    def _extend(self, items: list[bytes], cached: MessageParts) -> MessageParts | None:
         unpacker = self._unpacker()
-        with collector_paused(len(items) - len(cached.fields) > _PAUSE_COLLECTOR):
-            extended = unpacker.extend_cache(items, cached)
+        unpacked = self._core.unpack_messages(unpacker, items, made, earlier, self.max_bytes)
         self._unpackers.append(unpacker)
-        return extended
+        return (self.unpack_items(items), None, None, None) if unpacked is None else unpacked
 
     def unpack_repeated(self, items: list[bytes], cached: MessageParts | None) -> tuple[list[Any], MessageParts | None]:
         """Unpack each of the items into new objects, without decoding messages that were decoded for a list that these
         start with. Returns the values, and the cache for a longer list."""
         if cached is None or not cached.is_prefix_of(items):
             cached = MessageParts.of([])
-        cached = self._extend(items, cached)
+        unpacker = self._unpacker()
+        cached = unpacker.extend_cache(items, cached)
+        self._unpackers.append(unpacker)
         return (self.unpack_items(items), None) if cached is None else (cached.build(), cached)
 
     def to_json(self, value: Any) -> Any:

@@ -60,6 +60,7 @@ _mro = type.__dict__["__mro__"].__get__
 _module = type.__dict__["__module__"].__get__
 _qualname = type.__dict__["__qualname__"].__get__
 _name = type.__dict__["__name__"].__get__
+_weak_offset = type.__dict__["__weakrefoffset__"].__get__
 _module_dict = _class_dict(ModuleType)["__dict__"].__get__
 
 
@@ -73,6 +74,12 @@ def mro(cls: type) -> tuple[type, ...]:
     """Return the class's method resolution order, bypassing its metaclass."""
     order: tuple[type, ...] = _mro(cls)
     return order
+
+
+def weak_offset(cls: type) -> int:
+    """Return where instances have their list of weak references; 0 if they have none."""
+    offset: int = _weak_offset(cls)
+    return offset
 
 
 def module_dict(module: ModuleType) -> dict[str, Any]:

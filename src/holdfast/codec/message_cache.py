@@ -6,6 +6,7 @@ their fields, from which new messages are built that share only immutable values
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from operator import add
 from typing import Any
@@ -13,6 +14,27 @@ from typing import Any
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec.bulk_packing import SCALARS
 from holdfast.codec.object_plans import PydanticPlan
+
+PAUSE_COLLECTOR = 32
+"""From this many values on, the garbage collector would take noticeable time meanwhile."""
+
+
+class collector_paused:  # noqa: N801 - used as a context
+    """Pauses the garbage collector, which would scan the new values repeatedly: none is garbage."""
+
+    __slots__ = ("_paused",)
+
+    def __init__(self, paused: bool = True) -> None:
+        self._paused = paused
+
+    def __enter__(self) -> None:
+        self._paused = self._paused and gc.isenabled()
+        if self._paused:
+            gc.disable()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._paused:
+            gc.enable()
 
 
 class MessageParts(NamedTuple):

@@ -47,6 +47,11 @@ class MessageLoan(NamedTuple):
     counts: list[int]
     """The number of references to each part while only the loan has them."""
 
+    @property
+    def packed(self) -> list[bytes]:
+        """The packed bytes of each message."""
+        return self.contents.packed
+
     @classmethod
     def of(cls, contents: PackedMessages, plans: Sequence[PydanticPlan]) -> MessageLoan:
         """Return the loan of new messages, which nobody has yet."""

@@ -189,7 +189,11 @@ class PydanticPlan(_DeclaredPlan):
         self._has_slots = type(class_lookup.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
         self._extra_slots = class_lookup.extra_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
         self.all_names: set[str] = set(defaults)
-        self.setters = None if self._v1 else _slot_setters(cls)
+        members = None if self._v1 else _slot_members(cls)
+        self.setters = members and tuple([member.__set__ for member in members])
+        offset = class_lookup.weak_offset(cls)
+        self.parts = members and (cls, self.names, self.all_names, members, self._keeps_extra, offset)
+        """What the native core builds instances by; None if it cannot."""
 
     def state(self, obj: Any) -> tuple[dict[str, Any], set[str], dict[str, Any] | None, dict[str, Any] | None]:
         """Return the fields, the names of those that were set, the extra fields and the private attributes."""
@@ -299,12 +303,10 @@ class PydanticPlan(_DeclaredPlan):
                 yield f".{name}", value
 
 
-def _slot_setters(cls: type) -> tuple[Callable[[Any, Any], None], ...] | None:
-    """Return the setters of a model's four parts, or None if they are not those of pydantic's base class."""
-    members = [class_lookup.lookup(cls, name) for name in ("__dict__", *_PYDANTIC_SLOTS[1:])]
-    if {type(member) for member in members} - {MemberDescriptorType, GetSetDescriptorType}:
-        return None
-    return tuple(member.__set__ for member in members)
+def _slot_members(cls: type) -> tuple[Any, ...] | None:
+    """Return the descriptors of a model's four parts, or None if they are not those of pydantic's base class."""
+    members = tuple([class_lookup.lookup(cls, name) for name in ("__dict__", *_PYDANTIC_SLOTS[1:])])
+    return None if {*map(type, members)} - {MemberDescriptorType, GetSetDescriptorType} else members
 
 
 _exhaust = deque[None](maxlen=0).extend

@@ -18,7 +18,7 @@ from typing import Any, cast
 from msgspec.msgpack import Ext
 
 from holdfast.codec import bulk_packing, class_lookup, msgpack
-from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch, encode_small
+from holdfast.codec.bulk_packing import NOT_NATIVE, NUMBERS, SCALARS, encode
 from holdfast.codec.object_plans import ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.registry import ARRAY_LIBRARIES, Registration, Registry, import_array_types
@@ -31,9 +31,6 @@ _CODE = (type, FunctionType, BuiltinFunctionType, MethodType)
 
 MAX_VALUES = 1 << 24
 """How many values one value may contain: bounds the time for parts that are referenced many times."""
-
-_SMALL_BATCH = 12
-"""Up to this many values are packed one by one."""
 
 _CONTAINER_COST = 8
 """How many values a container or typed value counts for."""
@@ -62,23 +59,6 @@ class Packer:
         packed = msgpack.top(self.pack(value))
         if len(packed) > self._max_bytes:
             raise _too_large(len(packed), self._max_bytes)
-        return packed
-
-    def pack_batch(self, values: list[Any]) -> list[bytes]:
-        """Pack many values, each on its own and up to the size limit."""
-        packed: list[bytes] = []
-        if len(values) <= _SMALL_BATCH:
-            for value in values:
-                data = encode_small(value, self._max_bytes)
-                packed.append(self.pack_top(value) if data is None or len(data) > self._max_bytes else data)
-            return packed
-        for start in range(0, len(values), BATCH):
-            part = values[start : start + BATCH]
-            batch = encode_batch(part, self._max_bytes)
-            if batch is None or max(map(len, batch)) > self._max_bytes:
-                packed += map(self.pack_top, part)
-            else:
-                packed += batch
         return packed
 
     def pack(self, value: Any) -> bytes:

@@ -16,7 +16,7 @@ from msgspec.msgpack import Decoder
 from holdfast._named_tuple import NamedTuple
 from holdfast.byte_reader import NO_STACK
 from holdfast.codec import class_lookup, msgpack
-from holdfast.codec.message_cache import MessageParts, cache_messages
+from holdfast.codec.message_cache import PAUSE_COLLECTOR, MessageParts, cache_messages, collector_paused
 from holdfast.codec.object_plans import ClassMismatch, ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue, warn_once
 from holdfast.codec.registry import Registry, import_array_types
@@ -100,8 +100,9 @@ class Unpacker:
         if count == len(items):
             return cached
         self._check_stack()
-        parts = self._shaped_parts(items[count:])
-        more = None if parts is None else cache_messages(items[count:], *parts)
+        with collector_paused(len(items) - count > PAUSE_COLLECTOR):
+            parts = self._shaped_parts(items[count:])
+            more = None if parts is None else cache_messages(items[count:], *parts)
         return None if more is None else cached.extended(more)
 
     def _shaped_parts(self, items: list[bytes]) -> tuple[list[PydanticPlan], Sequence[dict[str, Any]]] | None:
@@ -115,7 +116,7 @@ class Unpacker:
             marks, numbers, fields = zip(*map(self._decode, items), strict=True)
             if marks.count(None) != len(items) or {*map(type, numbers)} != {int} or {*map(type, fields)} != {dict}:
                 return None
-            by_number = {number: _known_plan(number) for number in set(numbers)}
+            by_number = {number: known_plan(number) for number in set(numbers)}
             plans = [by_number[number] for number in numbers]
             return (plans, fields) if PydanticPlan.can_build_many(plans, fields) else None
         except (HoldfastError, MsgspecError, *_NEEDS_SLOW_PATH):
@@ -324,7 +325,7 @@ def _find_builder(number: int) -> Callable[[Any], Any]:
     return build
 
 
-def _known_plan(number: int) -> PydanticPlan:
+def known_plan(number: int) -> PydanticPlan:
     """Return the plan of a well-known model. Raises `ClassNotLoaded` if the loaded class has other fields."""
     known = KNOWN_CLASSES.get(number)
     plan = None if known is None else _plan(known.ref, known.kind)

@@ -12,8 +12,7 @@ from typing import Any
 
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.codec import Codec
-from holdfast.codec.bulk_packing import PackedMessages
-from holdfast.codec.message_cache import MessageParts
+from holdfast.codec.core import Made, Seen
 from holdfast.engine.model.packed_state import LONG_TEXT, Packed, PackedMap, pack_state, unpack_name, unpack_state
 from holdfast.engine.row_format import Line
 
@@ -49,7 +48,7 @@ class PackCache:
         """Pack a list's items."""
         if len(values) < _SHORT:
             return self._codec.pack_items(values)
-        before: PackedMessages | None = self._cache.get(("seen", self._line, key))
+        before: Seen | None = self._cache.get(("seen", self._line, key))
         packed, after = self._codec.pack_cached(values.copy(), before)
         if after is not before:
             self._store("seen", key, after)
@@ -67,20 +66,20 @@ class PackCache:
     def _unpack_long(self, key: bytes, packed: Packed) -> Any:
         """Unpack a long list or string. Returns None if it is something else, or was not unpacked before."""
         if isinstance(packed, list):
-            parts: MessageParts | None = self._cache.get(("made", self._line, key))
+            parts: Made | None = self._cache.get(("made", self._line, key))
             # The caller mostly has what it read last, and no longer what it read before.
             earlier, last = self._cache.take(("lent", self._line, key)) or (None, None)
             values, after, before, loan = self._codec.unpack_cached(packed, parts, earlier)
             if after is not parts:
                 self._store("made", key, after)
             self._store("seen", key, before)
-            weight = sum(len(each.contents.messages) for each in (last, loan) if each is not None)
+            weight = sum(len(each.packed) for each in (last, loan) if each is not None)
             self._cache.put(("lent", self._line, key), (last, loan), _MESSAGE * weight)
             return values
         cached: tuple[str, bytes] | None = self._cache.get(("text", self._line, key))
         return cached[0] if cached is not None and cached[1] is packed else None
 
-    def _store(self, kind: str, key: bytes, value: PackedMessages | MessageParts | None) -> None:
+    def _store(self, kind: str, key: bytes, value: Seen | Made | None) -> None:
         if value is None:
             self._cache.drop((kind, self._line, key))
         else:

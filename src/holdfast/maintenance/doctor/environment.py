@@ -14,7 +14,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from holdfast._core import NATIVE
 from holdfast.backends.config import find_file, store_url
+from holdfast.codec.core import CORE
 from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -29,6 +31,7 @@ VARIABLES = (
     "HOLDFAST_BACKUPS",
     "HOLDFAST_BACKUP_KEYS",
     "HOLDFAST_TOKEN",
+    "HOLDFAST_CORE",
 )
 """The environment variables that are read."""
 
@@ -52,9 +55,10 @@ def checks() -> Iterator[CheckResult]:
 
 
 def python() -> CheckResult:
-    """Report the versions of the interpreter and of this package."""
-    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, holdfast {_own_version()}"
-    return ok("python", found)
+    """Report the versions of the interpreter and of this package, and which core the codec has."""
+    machine = f"{platform.system()} {platform.machine()}"
+    core = "native core" if CORE.name == NATIVE else "core in Python"
+    return ok("python", f"Python {platform.python_version()} on {machine}, holdfast {_own_version()}, {core}")
 
 
 def _own_version() -> str:
