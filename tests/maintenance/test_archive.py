@@ -12,6 +12,7 @@ import random
 import re
 import stat
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -591,6 +592,7 @@ def test_short_threads_are_imported_and_recorded_together(tmp_path: Path) -> Non
     assert len(backend.batches) < 10
     records = [each for each in target.audit.query(action="import", limit=1000) if each.thread in names]
     assert sorted(each.thread for each in records) == names
+    assert all(list(each.detail["arrived"]) == [each.thread] for each in records), "each says what is about its thread"
     assert target.maintenance.verify(level="decode").findings == []
     assert list(target.maintenance.import_(tmp_path / "f").skipped) == names
 
@@ -628,3 +630,42 @@ def test_others_work_on_a_thread_during_an_import(tmp_path: Path, monkeypatch: p
 
     for what in ("create", "delete", "hold"):
         at_every_moment(partial(scenario, what=what), at_least=2)
+
+
+DONE_MEANWHILE: dict[str, Callable[[Store], object]] = {
+    "save": lambda store: store.thread("b").put({"n": "later"}),
+    "delete": lambda store: store.thread("b").delete(),
+    "erase": lambda store: store.erasure.erase("anna", metadata_keys=("user",)),
+    "prune": lambda store: store.maintenance.prune(["b"], keep_last=1),
+    "rename": lambda store: (
+        store.thread("b").fork("side", at="HEAD~1"),
+        store.thread("b").rename_branch("side", "other"),
+    ),
+    "hold": lambda store: store.thread("b").hold(reason="evidence"),
+}
+
+
+@pytest.mark.parametrize("what", mostly_nightly([*DONE_MEANWHILE], daily=["erase"]))
+def test_what_others_do_during_an_export(what: str, tmp_path: Path) -> None:
+    """The file has each thread as it was at one moment, before or after that."""
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        store = store_on(backend)
+        for name in "abc":
+            for number in range(3):
+                store.thread(name).put({"n": number}, metadata={"user": "anna"} if name == "b" else {})
+        with moment.interfere(backend, lambda: DONE_MEANWHILE[what](store_on(backend))):
+            store.maintenance.export(tmp_path / "f")
+        target = store_on(MemoryBackend())
+        target.maintenance.import_(tmp_path / "f")
+        assert target.maintenance.verify(level="decode").findings == []
+        there = {each.thread: len(target.thread(each.thread).log()) for each in target.threads()}
+        assert {name: number for name, number in there.items() if name != "b"} == {"a": 3, "c": 3}
+        assert there.get("b", 0) in {3, *({"save": [4], "delete": [0], "erase": [0], "prune": [1]}.get(what, ()))}
+        assert [each.name for each in target.thread("b").branches()] in (
+            ["main"],
+            ["main", "other"],
+        ) or "b" not in there
+
+    at_every_moment(scenario, ["read"], at_least=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from holdfast import Store
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, LINES, REFS
-from holdfast.errors import ConflictError
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.errors import ConflictError, DeniedError
 from tests.agents.runs.graphs import chain, logging_nodes
 
 
@@ -112,3 +114,119 @@ def test_a_restored_thread_goes_on_by_a_new_run(store: Store, tmp_path: Path) ->
         restored.worker(chain(*logging_nodes(3))).run_due()
         assert restored.runs.get(again.id).state == "done"
         assert restored.thread("t").get().state["log"] == ["secret", "n0", "n1", "n2"]
+
+
+def test_a_person_is_erased_while_their_thread_is_run(store: Store) -> None:
+    pytest.importorskip("cryptography")
+    held = _Held(store)
+    other = store.runs.submit("of another", {"log": ["kept"]}, graph="chain")
+    store.erasure.set_subject("u-1", "t")
+    report = store.erasure.erase("u-1")
+    assert report.erased == {"threads": 1}
+    held.go_on()
+    assert rows_of_thread(store) != []  # of the run of another, and what is kept of names that were erased
+    assert not any("secret" in repr(row) for row in all_rows(store))
+    assert [each.id for each in store.runs.list()] == [other.id]
+    store.worker(chain(*logging_nodes(3))).run_due()
+    assert store.runs.get(other.id).state == "done"
+
+
+def all_rows(store: Store) -> list[object]:
+    queries = [Scan(table, ("",)) for table in (LINES, REFS, JOBS)]
+    return [row for rows in run(store._handle.engine.context.backend.read(queries)) for row in rows]
+
+
+def test_what_a_run_stores_is_encrypted_with_its_thread(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    secret = "a secret of the customer"
+
+    @holdfast.step
+    def tell(what: str) -> str:
+        return f"told {what}"
+
+    @holdfast.workflow
+    def talk(what: str) -> str:
+        return tell(what)
+
+    def stored(path: Path, **options: Any) -> bytes:
+        with holdfast.open(path, **options) as store:
+            ended = store.runs.submit("t", [secret], graph=talk)
+            store.worker(talk).run_due()
+            assert store.runs.get(ended.id).result == f"told {secret}"
+            assert store.runs.get(ended.id).input == [secret]
+            assert [each.result for each in store.runs.steps(ended.id)] == [f"told {secret}"]
+            return b"".join(row.body or b"" for row in all_rows(store))  # type: ignore[attr-defined]
+
+    assert secret.encode() in stored(tmp_path / "plain.db")  # the control
+    stored(tmp_path / "encrypted.db", encryption=Encryption(LocalKeys(b"m" * 32)))
+    found = b"".join(each.read_bytes() for each in tmp_path.glob("encrypted.db*") if each.is_file())
+    assert len(found) > 10_000
+    assert secret.encode() not in found
+
+
+def test_a_frozen_identity_is_refused_in_a_run_that_goes_on(store: Store) -> None:
+    seen: list[str] = []
+
+    @holdfast.workflow
+    def act() -> None:
+        store.as_identity(agent="a").state(agent="a").set("k", len(seen))
+        seen.append("saved")
+
+    first = store.runs.submit(None, None, graph=act)
+    store.worker(act).run_due()
+    store.access.freeze("agent:a")
+    second = store.runs.submit(None, None, graph=act, attempts=1)
+    store.worker(act).run_due()
+    assert [store.runs.get(each.id).state for each in (first, second)] == ["done", "failed"]
+    assert store.runs.get(second.id).error_code == "identity-frozen"
+    assert seen == ["saved"]
+
+
+def test_a_store_is_restored_in_place_while_a_thread_is_run(store: Store, tmp_path: Path) -> None:
+    held = _Held(store)
+    backups = store.backups(tmp_path / "backups")
+    backups.create()
+    restored = backups.restore(threads=["t"], in_place=True)
+    assert restored is not None
+    held.go_on()
+    store.worker(chain(*logging_nodes(3))).run_due()
+    assert store.runs.get(held.run.id).state == "done"
+    assert store.thread("t").get().state["log"] == ["secret", "n0", "n1", "n2"]
+    assert store.maintenance.verify().found == 0
+
+
+def test_a_run_is_done_by_two_versions_of_its_code(store: Store) -> None:
+    held = _Held(store)
+    held.go_on()  # handed over before its third node, by code of three nodes
+    store.worker(chain(*logging_nodes(4)), code="2").run_due()
+    ended = store.runs.get(held.run.id)
+    assert (ended.state, ended.code) == ("done", "2")
+    assert store.thread("t").get().state["log"] == ["secret", "n0", "n1", "n2", "n3"]
+
+
+def test_an_input_that_a_policy_protects_is_refused(store: Store) -> None:
+    store.redaction.protect("redact", formats="personal")
+    with pytest.raises(DeniedError):
+        store.runs.submit("t", {"log": ["anna@example.org"]}, graph="chain")
+    store.runs.submit("t", {"log": ["nobody"]}, graph="chain")
+    assert [each.input for each in store.runs.list()] == [{"log": ["nobody"]}]
+
+
+def test_a_hook_sees_the_saves_of_a_run(store: Store) -> None:
+    seen: list[object] = []
+    store.hooks.after("checkpoint.save", name="see")(lambda event: seen.append(event))
+    store.runs.submit("t", {"log": []}, graph="chain")
+    store.worker(chain(*logging_nodes(2))).run_due()
+    assert len(seen) == len(store.thread("t").log()) == 4
+
+
+def test_failed_runs_are_counted_and_alerted(store: Store) -> None:
+    def fail(name: str) -> None:
+        raise ValueError(name)
+
+    store.alerts.evaluate()
+    store.runs.submit("t", {"log": []}, graph="chain", attempts=1)
+    store.worker(chain(*logging_nodes(1, fail))).run_due()
+    store.alerts.evaluate()
+    (alert,) = [each for each in store.alerts.list() if each.rule == "run-failed"]
+    assert (alert.state, alert.message) == ("firing", "1 runs failed: holdfast runs list --state failed")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -72,3 +73,15 @@ def test_a_worker_stops_at_a_signal(url: str, code: str) -> None:
             assert worker.wait(kit.SECONDS) == 0
         finally:
             worker.kill()
+
+
+def test_runs_that_failed_in_a_worker_are_alerted_elsewhere(hf: Hf, url: str, code: str) -> None:
+    with holdfast.open(url) as store:
+        store.alerts.evaluate()
+        for other in (1, -1):
+            store.runs.submit("sums", [1, other], graph="add", attempts=1)
+        words = kit.command("--store", url, "work", code, "--once")
+        assert subprocess.run(words, env=kit.environment(), check=False).returncode == 0
+        store.alerts.evaluate()
+        (alert,) = [each for each in store.alerts.list() if each.rule == "run-failed"]
+        assert (alert.state, alert.message) == ("firing", "1 runs failed: holdfast runs list --state failed")

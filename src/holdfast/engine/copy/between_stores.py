@@ -350,8 +350,9 @@ class StoreCopier:
             async for line in every_line(self._source, tenant):
                 if line not in self._rules.left_out:
                     yield line
-        for start in range(0, len(self._only or ()), GROUP):
-            page = [line for line in (self._only or ())[start : start + GROUP] if line not in self._rules.left_out]
+        only = [line for line in self._only or () if line not in self._rules.left_out]
+        for start in range(0, len(only), GROUP):
+            page = only[start : start + GROUP]
             there = await _existing(self._source, page)
             for line in page:
                 if line in there:
@@ -592,12 +593,15 @@ class StoreCopier:
 
 async def _existing(backend: RowReader, lines: Sequence[Line]) -> Set[Line]:
     """Return those of some lines that a store has, also damaged ones."""
-    try:
-        (rows,) = await backend.read([Get(LINES, [tuple(line) for line in lines])]) if lines else ([],)
-    except CorruptError:
-        one_by_one = [await _existing(backend, [line]) for line in lines] if len(lines) > 1 else [frozenset(lines)]
-        return frozenset[Line]().union(*one_by_one)
-    return {Line(*map(str, row.key)) for row in rows}
+    found: set[Line] = set()
+    for start in range(0, len(lines), GROUP):
+        page = lines[start : start + GROUP]
+        try:
+            (rows,) = await backend.read([Get(LINES, [tuple(line) for line in page])])
+            found.update(Line(*map(str, row.key)) for row in rows)
+        except CorruptError:
+            found.update([line for line in page if len(page) == 1 or line in await _existing(backend, [line])])
+    return found
 
 
 @asynccontextmanager

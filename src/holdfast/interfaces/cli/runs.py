@@ -171,6 +171,8 @@ def work(
     store = session.open(write=True)
 
     def on_end(run: Run) -> None:
+        if run.state == "failed":
+            store.alerts.report()  # who evaluates alerts may be another process
         session.report((_line(session, run),), run, page=False)
         session.out.flush()
 
@@ -195,12 +197,18 @@ def find_target(place: str) -> Any:
     """Return the graph or workflow that is named as `FILE.py:NAME` or `MODULE:NAME`."""
     from holdfast.store.replay.code_lookup import find_code
 
+    return find_code(importable(place), "graph", _HINT)
+
+
+def importable(place: str) -> str:
+    """Return the `MODULE:NAME` of code that is named as `FILE.py:NAME` or `MODULE:NAME`, after its folder is among
+    those that modules are imported from."""
     module, _, name = place.partition(":")
     path = Path(module)
     folder = path.parent.resolve() if path.suffix == ".py" else Path.cwd()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    return find_code(f"{path.stem if path.suffix == '.py' else module}:{name}", "graph", _HINT)
+    return f"{path.stem if path.suffix == '.py' else module}:{name}"
 
 
 def parse_json(text: str, what: str) -> Any:

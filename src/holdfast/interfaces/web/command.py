@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +12,11 @@ from holdfast._lazy import missing_extra
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.prune import SizeType
+from holdfast.interfaces.cli.runs import find_target, importable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from holdfast.store.store import Store
@@ -40,7 +42,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             metavar="SIZE",
             help="The largest request, such as a state that a program saves.",
         ),
-        click.option("--graph", default="", metavar="MODULE:NAME", help="Replay recorded threads with this graph."),
+        click.option("--graph", default="", metavar="FILE.py:NAME", help="Replay recorded threads with this graph."),
         click.option("--hooks", default="", metavar="MODULE:FUNCTION", help="Replay calls of hooks with these."),
         click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
         click.option(
@@ -67,15 +69,18 @@ def ui(session: CliContext, location: str | None, write: bool, no_browser: bool,
     Opening it changes no byte of the store, unless --write allows changes. The browser signs in with a code that works
     once, and for a minute; the terminal shows it, too, and a new one whenever you press Enter. With --write, recorded
     runs and calls of hooks can be replayed with the code that --graph and --hooks name: each in a process of its own,
-    without network and access to the store.
+    without network and access to the store. A worker in this process does the runs of that graph.
 
     holdfast ui agents.db
     holdfast ui agents.db --write --port 0
+    holdfast ui agents.db --write --graph app.py:graph
     holdfast ui agents.db --write --graph shop.agent:graph --hooks shop.hooks:register
     """
     opened = _open(session, location, write=write, record=False)
     browser = not no_browser and not session.json
-    _serve(session, opened, write=write, start_token=True, browser=browser, **settings)
+    graph = settings["graph"] = settings["graph"] and importable(settings["graph"])
+    with _worker(session, opened, graph if write else ""):
+        _serve(session, opened, write=write, start_token=True, browser=browser, **settings)
 
 
 @command("serve")
@@ -93,6 +98,20 @@ def serve(session: CliContext, location: str | None, write: bool, no_start_token
     """
     opened = _open(session, location, write=write, record=True)
     _serve(session, opened, write=write, start_token=not no_start_token, **settings)
+
+
+def _worker(session: CliContext, store: Store, place: str) -> AbstractContextManager[object]:
+    """Return a worker for the graph that was named, if one was."""
+    if not place:
+        return nullcontext()
+    from holdfast.agents.runs.steps import Workflow
+    from holdfast.interfaces.langgraph.replayer import load_graph
+    from holdfast.interfaces.langgraph.saver import HoldfastSaver
+
+    found = find_target(place)
+    worker = store.worker(found if isinstance(found, Workflow) else load_graph(place, found, HoldfastSaver(store)))
+    session.note(f"A worker does runs of {', '.join(worker.names)}.")
+    return worker
 
 
 def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:

@@ -219,13 +219,13 @@ async def import_threads(
                 rows, size = report.rows, report.bytes
                 await thread_audit.record(engine, audit, "import", {"file": archive.name})
 
-            async def apply(*lines: Line) -> Apply:
-                arriving = [line for line in lines if line in lacked]
+            async def apply(*together: Line) -> Apply:
+                arriving = [line for line in together if line in lacked]
                 detail = {
                     "file": archive.name,
                     **(await arrival_detail(scratch, engine, *arriving) if arriving else {}),
                 }
-                return thread_audit.recorded(engine, lines, "import", detail, is_limited=True)
+                return thread_audit.recorded(engine, together, "import", detail, is_limited=True)
 
             if others := [line for line in lacking if line.name != AUDIT]:
                 report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)

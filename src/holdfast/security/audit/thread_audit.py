@@ -8,7 +8,7 @@ cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.backends.interface import Batch
@@ -24,7 +24,7 @@ from holdfast.engine.namespaces import AUDIT, is_thread
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.system_line import SystemLine
 from holdfast.security.audit.recorder import add_events
-from holdfast.security.audit.removals import REMOVED, find_removed, plain_records
+from holdfast.security.audit.removals import ARRIVED, REMOVED, find_removed, plain_records
 from holdfast.security.audit.retain import REMOVE
 
 _OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key", "create-signing-key"}
@@ -108,7 +108,8 @@ def record_request(
     authority = authority or current_authority()
     audit = SystemLine(engine, Line(lines[0].tenant, AUDIT), authority.actor)
     found = detail() if callable(detail) else detail
-    packed = engine.context.codec.pack(dict(found)) if found else b""
+    codec = engine.context.codec
+    own = [codec.pack(each) if each else b"" for each in _details(found, lines)]
     events = [
         Event(
             THREAD if is_thread(line.name) else "change",
@@ -118,6 +119,20 @@ def record_request(
             outcome,
             detail=packed,
         )
-        for line in lines
+        for line, packed in zip(lines, own, strict=True)
     ]
     return audit.request("audit", lambda entries: add_events(audit, entries, events))
+
+
+def _details(found: Mapping[str, Any] | None, lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
+    """Yield the details of each record: of what lines had and what came to them, each what is about its own line, and
+    the first also what is about lines that have no record."""
+    recorded_lines = {line.name for line in lines}
+    for number, line in enumerate(lines):
+        details = dict(found or {})
+        for key in details.keys() & {REMOVED, ARRIVED}:
+            about: Mapping[str, Any] = details.pop(key)
+            names = [line.name, *(() if number else about.keys() - recorded_lines)]
+            if own := {name: about[name] for name in names if name in about}:
+                details[key] = own
+        yield details
