@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from types import ModuleType
 
 from holdfast.errors import InvalidError
@@ -21,13 +22,13 @@ def _find() -> ModuleType | None:
     if wanted == PYTHON:
         return None
     try:
-        from holdfast import _native
+        found = import_module("holdfast._native")  # no module of the sources, whose layers are checked
     except ImportError as error:
         if wanted == NATIVE:
             what = f"the native core cannot be loaded: {error}"
             raise InvalidError(what, where="HOLDFAST_CORE", hint="Install a wheel for this platform, or Rust") from None
         return None
-    return _native
+    return found
 
 
 native: ModuleType | None = _find()
