@@ -25,6 +25,7 @@ from holdfast.errors import ConfigError, ConflictError, NotFoundError, Transient
 from holdfast.savers import Checkpointer
 from tests import servers
 from tests.servers import PostgresServer, PostgresStandby
+from tests.servers.proxy import Proxy
 
 
 class Pair(NamedTuple):
@@ -103,8 +104,8 @@ def shows(store: holdfast.Store, expected: object) -> bool:
     return bool(value(store) == expected)
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 50
+def until(holds: Callable[[], object], seconds: float = 50) -> None:
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -425,6 +426,94 @@ def test_killed_and_started_again(own: Pair, caplog: pytest.LogCaptureFixture) -
         settle(own, store)
         assert store.status().details["standby_state"] == "used"
         assert "by the standby again" in caplog.text
+
+
+@pytest.mark.nightly
+def test_nothing_goes_back_whatever_answers_at_the_address(own: Pair) -> None:
+    """A writer reads at once what it wrote, while one standby or another answers: late, killed, restarted, promoted."""
+    chance = random.Random(4)
+    with (
+        servers.postgres_standby(own.primary) as second,
+        Proxy(own.standby.port) as front,
+        opened(own._replace(read_from=own.read_from.replace(str(own.standby.port), str(front.port)))) as store,
+        holdfast.open(own.url) as other,
+    ):
+        put(other, 0)
+        rounds, stop, failures = [0], threading.Event(), list[BaseException]()
+
+        def write() -> None:
+            least = 0
+            while not stop.is_set():
+                rounds[0] += 1
+                put(store, rounds[0], "own")
+                assert value(store, "own") == rounds[0], "what it wrote"
+                assert store.thread("own").info().steps == rounds[0]
+                assert {each.name for each in store.threads()} == {"a", "own"}
+                found = value(store)
+                assert found >= least, "what it read"
+                least = found
+
+        def guarded() -> None:
+            try:
+                write()
+            except BaseException as error:  # raised below
+                failures.append(error)
+
+        def go_on() -> None:
+            enough = rounds[0] + 4
+            until(lambda: failures or rounds[0] >= enough, 300)
+
+        def use(standby: PostgresStandby) -> None:
+            front.switch(standby.port)
+            until(lambda: failures or run(store._engine.context.stored.status())["standby_state"] == "used", 300)
+
+        writer = threading.Thread(target=guarded)
+        writer.start()
+        standbys = [own.standby, second]
+        for number in range(1, 9):
+            for each in standbys:
+                each.resume_replay()
+            here, there = chance.sample(standbys, 2)
+            use(here)
+            here.catch_up()
+            before = answered(store)
+            until(lambda: failures or answered(store) > before, 300)  # noqa: B023 - the control: it is read from
+            put(other, number)
+            event = number % 4
+            if event == 0:
+                here.pause_replay()
+            elif event == 1:
+                there.pause_replay()
+                go_on()
+                front.switch(there.port)  # an older one
+            elif event == 2:
+                here.kill()
+                go_on()
+                here.restart()
+                here.pause_replay()
+            else:
+                there.kill()
+                there.restart()
+                there.pause_replay()
+                front.switch(there.port)
+            go_on()
+            assert not failures, failures
+        for each in standbys:
+            each.resume_replay()
+        second.catch_up()
+        use(second)
+        second.promote()
+        until(lambda: not second._call("pg_is_in_recovery()"))
+        with holdfast.open(second.url_of(urlsplit(own.url).path[1:])) as apart:
+            put(apart, -1)
+            put(apart, -1, "own")
+        go_on()
+        use(own.standby)
+        go_on()
+        stop.set()
+        writer.join()
+        assert not failures, failures
+        settle(own, store)
 
 
 @pytest.mark.nightly

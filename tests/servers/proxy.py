@@ -67,6 +67,11 @@ class Proxy:
         self._acceptor = threading.Thread(target=self._serve, args=(listener,), daemon=True)
         self._acceptor.start()
 
+    def switch(self, port: int) -> None:
+        """Pass new connections on to another port, and break off all others."""
+        self._behind = port
+        self.cut()
+
     def stall(self) -> None:
         """Let nothing through, and keep all connections open."""
         self._open.clear()
