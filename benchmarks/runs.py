@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import psycopg
+from typing import Any
 
 import holdfast
 from benchmarks import servers
@@ -34,17 +33,18 @@ def note() -> int:
 
 
 @contextmanager
-def _worker(url: str) -> Iterator[int]:
-    """Have a worker in a process of its own, which is yielded."""
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.runs", url]) as process:
+def _worker(url: str, calls: Path) -> Iterator[int]:
+    """Have a worker in a process of its own, which is yielded. A file grows by a byte with each call of its store."""
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.runs", url, str(calls)]) as process:
         try:
             yield process.pid
         finally:
             process.kill()
 
 
-def _measure(url: str, where: str, most: float, statements: Callable[[], int] | None = None) -> list[Figure]:
-    with holdfast.open(url) as store, _worker(url) as process:
+def _measure(url: str, where: str, most: float, folder: str) -> list[Figure]:
+    calls = Path(folder) / "calls"
+    with holdfast.open(url) as store, _worker(url, calls) as process:
         latencies = list[float]()
         for number in range(_RUNS + 1):
             begun = time.monotonic_ns()
@@ -52,18 +52,16 @@ def _measure(url: str, where: str, most: float, statements: Callable[[], int] | 
             if number:  # the first one waited for the process to start
                 latencies.append((started - begun) / 1e6)
             time.sleep(_PAUSE)
-        time.sleep(2)  # what is behind is stored, and statistics are sent
-        before, asked = _spent(process), statements() if statements is not None else 0
+        time.sleep(2)  # what is behind is stored
+        before, asked = _spent(process), calls.stat().st_size
         time.sleep(_IDLE)
         share = (_spent(process) - before) / _IDLE * 100
-        found = [
+        asking = (calls.stat().st_size - asked) / _IDLE
+        return [
             Figure(f"submit to start {where}, p50", statistics.median(latencies), "ms", ceiling=most),
             Figure(f"idle worker {where}", share, "% of a core", ceiling=1),
+            Figure(f"statements of an idle worker {where}", asking, "a second", ceiling=2),
         ]
-        if statements is not None:
-            asking = (statements() - asked) / _IDLE
-            found.append(Figure(f"transactions of an idle worker {where}", asking, "a second", ceiling=2))
-        return found
 
 
 def _spent(process: int) -> float:
@@ -74,7 +72,7 @@ def _spent(process: int) -> float:
 def workers_on_sqlite() -> Result:
     """From submit to start, and an idle worker, on SQLite"""
     with tempfile.TemporaryDirectory() as name:
-        return Result(_measure(f"sqlite:///{name}/agents.db", "on SQLite", 50))
+        return Result(_measure(f"sqlite:///{name}/agents.db", "on SQLite", 50, name))
 
 
 def workers_on_postgres() -> Result:
@@ -84,20 +82,28 @@ def workers_on_postgres() -> Result:
     except Missing as why:
         return Result([missing("workers on PostgreSQL", why)])
 
-    def committed() -> int:
-        with psycopg.connect(url, autocommit=True) as connection:
-            found = connection.execute(
-                "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
-            ).fetchone()
-        assert found is not None
-        return int(found[0])
-
-    return Result(_measure(url, "on PostgreSQL", 20, committed))
+    with tempfile.TemporaryDirectory() as name:
+        return Result(_measure(url, "on PostgreSQL", 20, name))
 
 
 CASES = (workers_on_sqlite, workers_on_postgres)
 
 
+def _work(url: str, calls: str) -> None:
+    """Do runs, and count what is asked of the store."""
+    with holdfast.open(url) as store, Path(calls).open("ab", buffering=0) as counted:
+        stored: Any = store._handle.engine.context.stored
+
+        def count(call: Any) -> Any:
+            async def counting(*arguments: Any, **options: Any) -> Any:
+                counted.write(b".")
+                return await call(*arguments, **options)
+
+            return counting
+
+        stored.read, stored.apply = count(stored.read), count(stored.apply)
+        store.worker(note).work()
+
+
 if __name__ == "__main__":
-    with holdfast.open(sys.argv[1]) as opened:
-        opened.worker(note).work()
+    _work(*sys.argv[1:])
