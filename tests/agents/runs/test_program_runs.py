@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,20 +227,47 @@ def test_a_question_that_is_stored_while_its_run_is_begun_ends_it(store: Store) 
 
 
 def test_a_lost_run_is_not_begun_again_by_what_its_graph_does_still(store: Store) -> None:
-    runs = ProgramRuns(store._handle, "support", 30)
-    save(store, runs, "c1")
+    runs, lost, anew = ProgramRuns(store._handle, "support", 30), copy_context(), copy_context()
+    lost.run(runs.note_invocation, "t")
+    lost.run(save, store, runs, "c1")
     (begun,) = store.runs.list()
     store.runs.cancel(begun.id)
     for number in range(3):
         with pytest.raises(ClaimLostError):
-            save(store, runs, f"c{number}")
+            lost.run(save, store, runs, f"c{number}")
+    copy_context().run(runs.note_invocation, "t")  # that somebody else reads the thread changes nothing
+    with pytest.raises(ClaimLostError):
+        lost.run(save, store, runs, "c2")
     assert store.state(agent="a").get("last") == "c1"
     assert [each.state for each in store.runs.list()] == ["cancelled"]
-    runs.forget_lost("t")  # a graph is invoked anew
-    save(store, runs, "c3")
-    save(store, runs, "c4", "done")
+    anew.run(runs.note_invocation, "t")
+    anew.run(save, store, runs, "c3")
+    for begins in (True, False):
+        with pytest.raises(ClaimLostError):
+            lost.run(partial(save, store, runs, "c2", begins=begins))
+    anew.run(save, store, runs, "c4", "done")
     assert store.state(agent="a").get("last") == "c4"
     assert store.runs.list(state="running") == []
+
+
+def test_a_program_runs_a_thread_again_whose_run_was_cancelled(store: Store) -> None:
+    cancels = [True]
+
+    def around(name: str) -> None:
+        if name == "n1" and cancels:
+            cancels.clear()
+            (running,) = store.runs.list(state="running")
+            store.runs.cancel(running.id)
+            assert graph.get_state(CONFIG).values["log"] == ["in", "n0"]  # a node that looks invokes nothing
+
+    graph = saved_by(chain(*logging_nodes(3, around)), store)
+    with pytest.raises(ClaimLostError):
+        graph.invoke({"log": ["in"]}, CONFIG, durability="sync")
+    assert store.thread("t").get().state["log"] == ["in", "n0"]
+    assert [each.state for each in store.runs.list()] == ["cancelled"]
+    graph.invoke(None, CONFIG, durability="sync")
+    assert store.thread("t").get().state["log"] == ["in", "n0", "n1", "n2"]
+    assert [each.state for each in store.runs.list()] == ["cancelled"]
 
 
 def test_a_block_covers_what_nodes_store_and_hands_over_what_was_interrupted(store: Store) -> None:

@@ -116,6 +116,74 @@ def test_a_graph_ends_wherever_its_worker_is_killed(tmp_path: Path) -> None:
     assert struck > 6
 
 
+@NO_KILL
+@pytest.mark.time_limit(600)
+@pytest.mark.parametrize("kind", ["workflow", "graph"])
+@pytest.mark.parametrize(("length", "kills", "cuts"), mostly_nightly([(12, 3, 6), (110, 10, 50)], daily=[(12, 3, 6)]))
+def test_a_client_that_is_cut_off_sees_all_that_killed_workers_did(
+    tmp_path: Path, kind: str, length: int, kills: int, cuts: int
+) -> None:
+    path, followed = tmp_path / "a.db", tmp_path / "followed"
+    strikes = {length * (number + 1) // (kills + 1) for number in range(kills)}
+
+    def strike(part: int) -> None:
+        mark = tmp_path / f"struck-{part}"
+        if part in strikes and not mark.exists():
+            mark.touch()
+            kill()
+
+    @holdfast.step(on_unknown="retry")
+    def act(part: int) -> int:
+        strike(part)
+        return part
+
+    @holdfast.workflow
+    def many() -> int:
+        return sum(act(part) for part in range(length))
+
+    graph = chain(*logging_nodes(length, lambda name: strike(int(name[1:]))), name="many")
+    target, given = (many, None) if kind == "workflow" else (graph, {"log": []})
+    with holdfast.open(path) as store:
+        id = store.runs.submit("t", given, graph="many").id
+    client = os.fork()
+    if not client:
+        code = 1
+        try:
+            code = 0 if follow_in_pieces(path, id, followed) >= cuts else 2
+        finally:
+            os._exit(code)
+
+    def work(report: Callable[[str], None]) -> None:
+        with holdfast.open(path) as store:
+            store.worker(target).run_due()
+
+    killed = 0
+    while run_in_child(work)[1]:
+        killed += 1
+    assert killed == kills
+    assert os.waitstatus_to_exitcode(os.waitpid(client, 0)[1]) == 0
+    with holdfast.open(path) as store:
+        assert store.runs.get(id).state == "done"
+        events = [f"{each.id} {each.kind} {each.name}" for each in store.runs.events(id)]
+    assert len(events) > length
+    assert followed.read_text().splitlines() == events
+
+
+def follow_in_pieces(path: Path, id: str, into: Path) -> int:
+    """Write the events of a run, and be cut off after every second one. Returns how often that was."""
+    last, cuts = "", 0
+    while True:
+        with holdfast.open(path) as store:
+            for seen, event in enumerate(store.runs.follow(id, after=last, timeout=60)):
+                if seen == 2:  # it has come, and is lost
+                    break
+                write_ledger(into, f"{event.id} {event.kind} {event.name}")
+                last = event.id
+            else:
+                return cuts
+        cuts += 1
+
+
 class _Ledgers:
     """Two files outside: which steps were started, and their effects, each with the process that did it."""
 

@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from typing import NamedTuple, Self
 
 from holdfast.agents.runs.record import DONE, FAILED, QUEUED, WAITING, RunState
+from holdfast.agents.runs.steps import current_task
 from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change, Expect, Get
@@ -36,6 +38,10 @@ _TURN = 0.001
 _ENDS: dict[str, RunState] = {"done": DONE, "waiting": WAITING, "failed": FAILED}
 
 
+_invocation: ContextVar[tuple[Line, object] | None] = ContextVar("holdfast_invocation", default=None)
+"""The thread that a graph was invoked on in this context, and what tells this invocation from others."""
+
+
 class _End(NamedTuple):
     """What a run came to, and the checkpoint of the thread at which it did."""
 
@@ -51,6 +57,7 @@ class _Held:
         self.run = run
         self.is_explicit = is_explicit
         """Whether it is in a `with` block, and ends with that."""
+        self.invocation = _invocation.get()
         self.saved = time.monotonic()
         self.head = head
         """The last checkpoint that is stored. LangGraph stores what follows one before it, perhaps."""
@@ -76,6 +83,8 @@ class ProgramRuns:
         """The ends that were stored before the checkpoint that begins the run."""
         self._failed: dict[Line, str] = {}
         """The run of a thread that failed last: the next one is it again."""
+        self._lost: dict[Line, _Held] = {}
+        """The run of a thread that was lost last, when another has begun: its invocation may go on still."""
         self._ending: set[Line] = set()
         """The threads of runs whose ends are being stored."""
         self._lock = threading.Lock()
@@ -98,14 +107,17 @@ class ProgramRuns:
         if current_authority().claim is not None:
             await action()  # in a run of a worker, or in a `with` block
             return
+        lost = self._lost.get(line)
+        if lost is not None and lost.invocation is not None and lost.invocation is _invocation.get():
+            raise lost.run.claim.lost()
         end = _End(checkpoint, _ENDS[status], error) if status in _ENDS else None
-        held = await self._begin(line, is_explicit=False) if begins else self._of(line)
+        held = await self._begin(line, is_explicit=False) if begins else self._own(line)
         if held is None:
             # Of a task that ended when the run had, or before it has begun: nobody else has the thread.
             with acting(current_authority()._replace(preconditions=_Unclaimed(self, line).conditions)):
                 await action()
             with self._lock:
-                held = self._of(line)  # it has begun meanwhile, perhaps, and all else of it is stored
+                held = self._own(line)  # it has begun meanwhile, perhaps, and all else of it is stored
                 if held is None and end is not None:
                     self._early[line] = end
         elif held.run.claim.is_lost:
@@ -144,21 +156,29 @@ class ProgramRuns:
         heartbeat.__exit__()
         return ended
 
-    def forget_lost(self, thread: str) -> None:
-        """Let the thread be run again by this program, which has lost a run of it: a graph begins to read it anew.
+    def note_invocation(self, thread: str) -> None:
+        """Note that a graph is invoked in this context, unless one of its nodes looks at the thread.
 
-        Until then nothing is stored, whatever the graph that has lost it does still.
+        An invocation that has lost its run stores nothing more; another one begins a new run.
         """
-        line = root_of(Line(self._table.tenant, thread))
+        if not current_task():
+            _invocation.set((root_of(Line(self._table.tenant, thread)), object()))
+
+    def _is_anew(self, line: Line, held: _Held) -> bool:
+        """Return whether this is another invocation of the thread than the one that a run was last held for."""
+        current = _invocation.get()
+        return current is not None and current[0] == line and current is not held.invocation
+
+    def _own(self, line: Line) -> _Held | None:
+        """Return the run that this program has of a thread, also one that this invocation has lost."""
         held = self._of(line)
-        if held is not None and held.run.claim.is_lost:
-            self._drop(line)
+        return None if held is not None and held.run.claim.is_lost and self._is_anew(line, held) else held
 
     async def settled(self, line: Line) -> _Held | None:
         """Return the run of a thread, when none is just being begun or ended."""
         while self._is_beginning.locked() or line in self._ending:
             await Pause(_TURN)
-        return self._of(line)
+        return self._own(line)
 
     def enter(self, thread: str) -> ProgramRun:
         """Return the run of a thread, for `with` or `async with`."""
@@ -173,9 +193,17 @@ class ProgramRuns:
             await Pause(_TURN)
         try:
             known = self._of(line)
-            if known is not None and not (is_explicit and known.run.claim.is_lost):
-                if is_explicit:
+            if known is not None and (is_explicit or self._is_anew(line, known)):
+                with suppress(ClaimLostError):
+                    await known.run.claim.require_valid()
+                if known.run.claim.is_lost:
+                    self._drop(line)
+                    self._lost[line], known = known, None
+                elif is_explicit:
                     raise known.run.claim.busy()
+                else:
+                    known.invocation = _invocation.get()
+            if known is not None:
                 return known
             head = await self._table.head(line)
             taken = await self._table.take(line, self._graph, self._life, self._failed.pop(line, ""))

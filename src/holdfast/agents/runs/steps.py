@@ -125,7 +125,7 @@ class RunSteps:
         A graph continues from a checkpoint, and does not come to the steps before it again; but a task that is begun
         again has the same id.
         """
-        place = _current_task()
+        place = current_task()
         self._counts[place] += 1
         return f"{place}{self._counts[place]:06d} {name}"[:_MAX_KEY]
 
@@ -232,7 +232,7 @@ def _number(key: str) -> str:
     return "" if found is None else found[0]
 
 
-def _current_task() -> str:
+def current_task() -> str:
     """Return what names the task of a graph in which code is executed; nothing outside of one."""
     module = sys.modules.get("langchain_core.runnables.config")
     config = None if module is None else module.var_child_runnable_config.get()

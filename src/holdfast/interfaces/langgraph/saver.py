@@ -312,7 +312,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Return the checkpoint that the config names, or else the latest of the thread; None if there is none."""
         place = graph_forms.place_of(config)
         if self._runs is not None and not place.namespace:
-            self._runs.forget_lost(place.thread)
+            self._runs.note_invocation(place.thread)
         saved = await self._checkpoints.get(place.thread, place.checkpoint_id, resume=True)
         if saved is None:
             return None
