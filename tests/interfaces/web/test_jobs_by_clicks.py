@@ -137,7 +137,6 @@ def test_edit_a_value_where_it_is_in_the_state(person: Person, writable: ServedS
     person.done("edit-value")
     branch = person.page.locator(".bar").get_attribute("data-branch")
     assert writable.store.thread("chat-1").get(branch).state["plan"]["goal"] == 'a goal with "quotes"'
-    writable.store.thread("chat-1").delete_branch(branch, force=True)
 
 
 def test_compare_two_forks_and_merge_them(person: Person, writable: ServedStore) -> None:

@@ -360,7 +360,7 @@ document.addEventListener("holdfast:changes", async (event) => {
   const name = workspace instanceof HTMLElement ? workspace.dataset.thread : "";
   if (!name || (changes.complete && !changes.threads.includes(name))) return;
   steps.clear();
-  const following = location.pathname === base && !leaving;
+  const following = location.pathname === base && !leaving && !document.querySelector(".editing");
   if (following) await show(location.href, false);
   reload();
 });
