@@ -6,7 +6,6 @@ import ast
 import re
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,11 @@ class Person:
         """Make a screenshot, and check the number of clicks."""
         self.page.screenshot(path=str(self._screenshots / f"job-{name}.png"))
         assert self.clicks <= most, f"{name} takes {self.clicks} clicks"
+
+
+def stopped_clock(now: int) -> property:
+    """A clock of a store that stands still."""
+    return property(lambda _: lambda: now)
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +163,7 @@ def test_compare_two_forks_and_merge_them(person: Person, writable: ServedStore)
 def test_restore_to_a_time(person: Person, writable: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = writable.store.thread("restored")
     for number, ago in enumerate((3 * 3600, 2 * 3600, 60)):
-        past = partial(int, time.time_ns() - ago * 10**9)
-        monkeypatch.setattr(EngineContext, "clock", property(lambda _, past=past: past))
+        monkeypatch.setattr(EngineContext, "clock", stopped_clock(time.time_ns() - ago * 10**9))
         thread.put({"n": number}, id=f"c{number}")
     monkeypatch.undo()
     person.page.goto(f"{person.page.url}threads/restored")
