@@ -30,6 +30,12 @@ _LATEST = 3
 """In so many of its latest steps, the last message of a thread is looked for."""
 
 _LONGEST = 200
+ONLY_INTERNAL = "only internal channels"
+"""What is said of a step that changed nothing else."""
+
+_BOOKKEEPING, _SEEN = "__checkpoint__", "seen by "
+"""The channel of a graph's bookkeeping, and how its entries for nodes start."""
+
 _USERS = ("user_id", "user", METADATA_KEY)
 """The entries of metadata that say whose thread it is."""
 
@@ -48,7 +54,7 @@ def summarize(step: Step, *, hidden: bool = False) -> list[str]:
     removed = [_channel(key) for key in step.edit.removed]
     parts = [f"{name}{amount}" for name, amount in put if hidden or not is_hidden(name)]
     parts += [f"-{name}" for name in removed if hidden or not is_hidden(name)]
-    return parts or (["only internal channels"] if put or removed else [])
+    return parts or ([ONLY_INTERNAL] if put or removed else [])
 
 
 def last_message(step: Step) -> str:
@@ -69,6 +75,43 @@ def last_message(step: Step) -> str:
                 return f"{who}: {text}" if who else text
             return next((f"{who} calls {call}" for call in tool_calls(message)), "")
     return ""
+
+
+def nodes_of(step: Step) -> list[str]:
+    """Return the nodes of a graph whose work a step stored: LangGraph notes in it which versions each of them has
+    seen."""
+    for key, operation in step.edit.put:
+        if _channel(key) != _BOOKKEEPING:
+            continue
+        if isinstance(operation, EditMap):
+            names = (_channel(entry) for entry, _ in operation.put)
+            return [name.removeprefix(_SEEN) for name in names if name.startswith(_SEEN)]
+        if isinstance(operation, Set) and not is_pointer(operation.value):
+            return _latest_nodes(operation.value)
+    return []
+
+
+def _latest_nodes(bookkeeping: bytes) -> list[str]:
+    """Return the nodes that have seen the newest versions, of all that ever ran."""
+    try:
+        found = default_codec.unpack(bookkeeping)
+    except HoldfastError:
+        return []
+    noted = found.items() if isinstance(found, dict) else ()
+    seen = {str(name).removeprefix(_SEEN): versions for name, versions in noted if str(name).startswith(_SEEN)}
+    newest = {
+        name: max(map(str, versions.values()), key=_order, default="")
+        for name, versions in seen.items()
+        if isinstance(versions, dict)
+    }
+    latest = max(newest.values(), key=_order, default="")
+    return [name for name, version in newest.items() if version == latest]
+
+
+def _order(version: str) -> tuple[int, str]:
+    """Return the place of a version among others: a number, or a text that begins with one."""
+    number = version.partition(".")[0]
+    return (int(number) if number.isdecimal() else -1, version)
 
 
 def has_failed_tool(step: Step) -> bool:

@@ -15,7 +15,7 @@ from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import InvalidError
 from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
 from holdfast.history.revisions import find_step
-from holdfast.history.step_summary import changed_channels, has_failed_tool, last_message, summarize
+from holdfast.history.step_summary import changed_channels, has_failed_tool, last_message, nodes_of, summarize
 from holdfast.store.thread import Thread
 from holdfast.store.thread_access import thread_access
 
@@ -52,6 +52,7 @@ class LogDetails(NamedTuple):
     message: str
     changed: list[str]
     failed: bool = False
+    nodes: Sequence[str] = ()
 
 
 class LogPage(NamedTuple):
@@ -154,6 +155,14 @@ class LogEntry(NamedTuple):
         if isinstance(self.visit, LogDetails):
             return self.visit.failed
         return self.visit.step is not None and has_failed_tool(self.visit.step)
+
+    @property
+    @computed
+    def nodes(self) -> Hidden[list[str]]:
+        """The nodes of a graph whose work it stored."""
+        if isinstance(self.visit, LogDetails):
+            return list(self.visit.nodes)
+        return [] if self.visit.step is None else nodes_of(self.visit.step)
 
 
 class LogReader:
@@ -322,7 +331,8 @@ def read_log_page(
 
 
 def _details(entry: LogEntry) -> LogDetails:
-    return LogDetails(entry.summary, entry.summarize(hidden=True), entry.message, entry.changed, entry.failed)
+    whole = entry.summarize(hidden=True)
+    return LogDetails(entry.summary, whole, entry.message, entry.changed, entry.failed, entry.nodes)
 
 
 def _position(position: Position) -> str:

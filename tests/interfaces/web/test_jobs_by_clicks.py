@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +12,12 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.engine.context import EngineContext
 from holdfast.interfaces.web.pages import page_routes
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.web.kit import fill_store
-from tests.interfaces.web.waiting_graphs import approve, graph_of
+from tests.interfaces.web.waiting_graphs import approve, graph_of, look
 
 pytestmark = pytest.mark.nightly
 
@@ -45,6 +49,11 @@ class Person:
         """Make a screenshot, and check the number of clicks."""
         self.page.screenshot(path=str(self._screenshots / f"job-{name}.png"))
         assert self.clicks <= most, f"{name} takes {self.clicks} clicks"
+
+
+def stopped_clock(now: int) -> property:
+    """A clock of a store that stands still."""
+    return property(lambda _: lambda: now)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +101,83 @@ def test_answer_a_waiting_interrupt(person: Person, writable: ServedStore) -> No
     said = graph_of(approve, writable.store).invoke(None, config)["messages"][-1]
     assert "'amount': 40" in said.content
     assert isinstance(HoldfastSaver(writable.store).get_tuple(config), tuple)
+
+
+def test_fork_from_a_step_with_an_edited_message_and_resume(person: Person, writable: ServedStore) -> None:
+    person.page.goto(f"{person.page.url}threads/weather-3")
+    person.page.wait_for_selector(".row")
+    person.page.keyboard.press("g")
+    person.page.keyboard.type("1")
+    person.page.keyboard.press("Enter")
+    person.page.wait_for_selector(".bar[data-step='1']")
+    person.page.locator(".message").first.hover()
+    person.click(".message [data-edit]")
+    person.page.locator(".editing textarea").fill("Please refund order B-99.")
+    person.sees(".editing .words ins")
+    person.click(".editing [data-apply]")
+    person.sees(".status >> text=A branch starts here")
+    person.sees(".said >> text=B-99")
+    person.done("edit-and-fork")
+    code = person.page.locator(".status pre code").inner_text()
+    ids = re.fullmatch(r"graph\.invoke\(None, (.*)\)", code)
+    assert ids is not None
+    config = ast.literal_eval(ids[1])
+    first, *others = graph_of(look, writable.store).invoke(None, config)["messages"]
+    assert (first.content, len(others)) == ("Please refund order B-99.", 2)
+    assert len(writable.store.thread("weather-3").branches()) == 2
+
+
+def test_edit_a_value_where_it_is_in_the_state(person: Person, writable: ServedStore) -> None:
+    person.page.goto(f"{person.page.url}threads/chat-1?tab=state")
+    person.click(".tree summary:has-text('plan')")
+    leaf = person.page.locator(".tree .tree .node", has_text="goal")
+    leaf.hover()
+    leaf.locator("[data-edit]").click()
+    person.clicks += 1
+    person.page.locator(".editing textarea").fill('a goal with "quotes"')
+    person.sees(".editing .words ins")
+    person.click(".editing [data-apply]")
+    person.page.wait_for_selector(".bar[data-branch^=edit-]")
+    person.done("edit-value")
+    branch = person.page.locator(".bar").get_attribute("data-branch")
+    assert writable.store.thread("chat-1").get(branch).state["plan"]["goal"] == 'a goal with "quotes"'
+
+
+def test_compare_two_forks_and_merge_them(person: Person, writable: ServedStore) -> None:
+    thread = writable.store.thread("forks")
+    thread.put({"messages": [{"role": "user", "content": "Hello"}], "n": 0}, id="c0")
+    thread.fork("what-if", "c0", changes={"messages[0].content": "Good day", "n": 1})
+    thread.update({"n": 2})
+    person.page.goto(f"{person.page.url}threads/forks")
+    person.click("text=Compare branches")
+    person.sees(".beside .said >> text=Good day")
+    person.sees(".twofold")
+    person.done("compare")
+    for legend in person.page.locator("#merge .conflict").all():
+        legend.locator("input[value=theirs]").check()
+    person.click("#merge [data-apply]")
+    person.page.wait_for_url("**/threads/forks/*")
+    assert thread.get().state["n"] == 1
+
+
+def test_restore_to_a_time(person: Person, writable: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = writable.store.thread("restored")
+    for number, ago in enumerate((3 * 3600, 2 * 3600, 60)):
+        monkeypatch.setattr(EngineContext, "clock", stopped_clock(time.time_ns() - ago * 10**9))
+        thread.put({"n": number}, id=f"c{number}")
+    monkeypatch.undo()
+    person.page.goto(f"{person.page.url}threads/restored")
+    at = person.page.evaluate("() => new Date(Date.now() - 3600e3).toTimeString().slice(0, 5)")
+    person.page.keyboard.press("g")
+    person.page.keyboard.type(at)
+    person.page.keyboard.press("Enter")
+    person.page.wait_for_selector(".bar[data-id='c1']")
+    person.click(".menu summary")
+    person.click(".menu >> text=Restore")
+    person.click("dialog.action [data-apply]")
+    person.page.wait_for_selector(".bar[data-step='3']")
+    person.done("restore")
+    assert thread.get().state == {"n": 1}
 
 
 def test_see_what_changed_between_two_steps(person: Person) -> None:

@@ -113,6 +113,15 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
+def test_a_thread_without_messages_opens_on_its_state(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
+        store.thread("t").put({"n": 1, "plan": {"goal": "rest"}})
+        assert re.findall(r'data-tab="(\w+)" aria-current', get(served, "/threads/t").text) == ["state"]
+        asked = get(served, "/threads/t?tab=conversation")
+        assert asked.status == 200
+        assert "The state has 2 channels" in asked.text
+
+
 def test_a_busy_row_names_two_and_counts_the_others(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         store.thread("t").put({"n": 0}, id="c0")

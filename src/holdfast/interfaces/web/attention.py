@@ -17,6 +17,7 @@ from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import preview_of
 from holdfast.interfaces.web.answer_plan import question_text
 from holdfast.interfaces.web.page_renderer import query_text, segment, shell_text, short_span
+from holdfast.interfaces.web.subgraphs import thread_title
 from holdfast.maintenance.jobs.job import Job
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ def _threads(call: Call, status: ThreadState) -> Iterator[AttentionItem]:
     found = list(call.store.threads(status=status, limit=_EACH + 1))
     for each in found[:_EACH]:
         why = describe_status(call.store.thread(each.thread).status())
-        yield AttentionItem(status, each.name, why, address=f"/threads/{segment(each.thread)}")
+        yield AttentionItem(status, thread_title(each.thread), why, address=f"/threads/{segment(each.thread)}")
     if len(found) > _EACH:
         yield AttentionItem(status, "More threads", f"are {status}", address=f"/threads{query_text(status=status)}")
 

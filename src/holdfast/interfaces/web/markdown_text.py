@@ -62,6 +62,14 @@ class _Renderer(RendererHTML):
             token.tag = "p"
         return super().renderToken(tokens, idx, options, env)
 
+    def table_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:  # noqa: ARG002
+        """Return the start of a table, which scrolls if it is wide."""
+        return '<div class="wide-table" tabindex="0" role="region" aria-label="Table"><table>\n'
+
+    def table_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:  # noqa: ARG002
+        """Return the end of a table."""
+        return "</table></div>\n"
+
     def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Return the start of a link, which says where it leads."""
         token = tokens[idx]

@@ -15,6 +15,7 @@ from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.attention import Reads, list_attention
 from holdfast.interfaces.web.plots import Line, draw_line
+from holdfast.interfaces.web.subgraphs import nest
 
 _READ = 2000
 """How many threads are read to find those that changed last."""
@@ -120,7 +121,7 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    items = list(page)
+    items = nest(page)
     if sort != order:
         keys: dict[str, Any] = {
             "steps": lambda each: each.steps,

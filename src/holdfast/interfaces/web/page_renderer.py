@@ -20,6 +20,7 @@ from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.http.models import MessageModel, ToolCallModel
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.interfaces.web.markdown_text import rich_text
+from holdfast.interfaces.web.subgraphs import crumbs_of, thread_title
 
 _SPANS = ((365 * 86400, "y"), (30 * 86400, "mo"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _LONGEST = 4000
@@ -64,10 +65,13 @@ def environment() -> Environment:
     made.filters |= {
         "ago": time_tag,
         "clock": clock,
+        "clock_time": clock_time,
         "size": size,
         "plural": plural,
         "segment": segment,
         "rich": rich_text,
+        "thread_title": thread_title,
+        "crumbs": crumbs_of,
         "number": lambda value: f"{value:,}",
         "milliseconds": seconds,
         "long_json": lambda value: long_text(dict(value), _LONGEST)[0],
@@ -130,6 +134,13 @@ def time_tag(moment: datetime | None) -> Markup:
     text = "now" if seconds < 1 else f"{short_span(seconds)} ago"
     iso = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso, text)
+
+
+def clock_time(moment: datetime) -> Markup:
+    """Return the time of the day, which a script turns into that of the reader's clock."""
+    at = moment.astimezone(UTC)
+    iso = at.isoformat().replace("+00:00", "Z")
+    return Markup('<time class="clock" datetime="{0}" title="{0}" data-clock>{1:%H:%M} UTC</time>').format(iso, at)
 
 
 def python_text(text: object) -> str:

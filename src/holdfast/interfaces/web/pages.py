@@ -27,6 +27,7 @@ from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import (
     agent_page,
     agent_step_page,
+    compare_page,
     hook_page,
     operations_page,
     recording_page,
@@ -41,7 +42,8 @@ from holdfast.interfaces.web.actions import action_values
 from holdfast.interfaces.web.finder import find_values
 from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
-from holdfast.interfaces.web.page_renderer import query_text, render, render_main, segment, static_files
+from holdfast.interfaces.web.page_renderer import render, render_main, segment, static_files
+from holdfast.interfaces.web.step_address import step_address
 
 THEMES = ("auto", "light", "dark")
 _MAX_FORM = 1 << 20
@@ -283,12 +285,8 @@ def _search(call: Call, params: Mapping[str, str], want: str) -> dict[str, Any]:
 
 
 def _go(call: Call, name: str, params: Mapping[str, str]) -> dict[str, Any]:
-    """Go to a step by its number, or by any revision."""
-    to, branch = params.get("to", "").strip() or "HEAD", params.get("branch", "")
-    if to.isdecimal():
-        to = f"{branch}#{to}" if branch else f"#{to}"
-    found = call.store.thread(name).find(to)
-    raise Redirection(f"/threads/{segment(name)}/{segment(found.id)}{query_text(tab=params.get('tab', ''))}")
+    """Go to a step by its number, by a time of the reader's clock, or by any revision."""
+    raise Redirection(step_address(call, name, params))
 
 
 def _resolve(call: Call, id: str, form: ActionForm) -> dict[str, Any]:
@@ -321,6 +319,7 @@ PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
     ("/search", "search", _search),
     ("/threads/{thread}", "thread", thread_page.step_values),
     ("/go/{thread}", "", _go),
+    ("/compare/{thread}", "compare", compare_page.compare_values),
     ("/threads/{thread}/{at}", "thread", thread_page.step_values),
     ("/threads/{thread}/{at}/value", "value", thread_page.value_values),
     ("/threads/{thread}/{at}/inspect", "inspect", thread_page.inspect_values),

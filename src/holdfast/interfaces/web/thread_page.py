@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -13,6 +14,7 @@ from holdfast._views import plain
 from holdfast.codec.value_text import json_text
 from holdfast.engine.types import Checkpoint, ThreadStatus
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
+from holdfast.history.step_summary import ONLY_INTERNAL
 from holdfast.history.thread_status import parse_error
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
@@ -35,6 +37,7 @@ from holdfast.interfaces.web.answer_plan import QuestionView, view_question
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
+from holdfast.interfaces.web.subgraphs import list_subgraphs
 from holdfast.store.log_reader import LogEntry
 
 log: logging.Logger = logging.getLogger("holdfast.web")
@@ -71,11 +74,18 @@ class HistoryRow(NamedTuple):
     names: list[tuple[str, str]]
     """Its branches, tags and labels, each with its kind."""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it changed nothing that is shown, and nothing is to be said of it."""
+        return self.change == ONLY_INTERNAL and not (self.names or self.mark or self.entry.damage or self.entry.head)
+
 
 class History(NamedTuple):
     """A part of a history. `lanes` and `cursor` are what the next part starts with."""
 
     rows: list[HistoryRow]
+    groups: list[list[HistoryRow]]
+    """The rows, those that changed only internal channels together."""
     cursor: str | None
     lanes: str
     from_latest: bool
@@ -136,7 +146,8 @@ def _rows(call: Call, name: str, waiting: str, from_latest: bool, **where: Any) 
         )
         for each in page
     ]
-    return History(rows, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
+    groups = [list(found) for _, found in groupby(rows, lambda row: row.is_quiet or row.entry.position)]
+    return History(rows, groups, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
 
 
 def _names(entry: LogEntry) -> list[tuple[str, str]]:
@@ -146,11 +157,11 @@ def _names(entry: LogEntry) -> list[tuple[str, str]]:
 
 def _node(entry: LogEntry) -> str:
     """Return what saved a checkpoint: the node of a graph, or its kind."""
-    for key in ("node", "langgraph_node", "by", "agent", "author", "source"):
+    for key in ("node", "langgraph_node", "by", "agent", "author"):
         found = entry.metadata.get(key)
         if isinstance(found, str) and found:
             return found
-    return entry.kind
+    return ", ".join(each.strip("_") for each in entry.nodes) or entry.kind
 
 
 def _gap(time: datetime, before: datetime | None) -> str:
@@ -209,7 +220,8 @@ def _step_values(
         "status": status,
         "questions": list(_questions(call, name, status)) if status and status.checkpoint == checkpoint.id else [],
         "failures": _failures(found, status),
-        "last": _last_step(detail, found),
+        "subgraphs": list_subgraphs(call, name, checkpoint) if tab in ("conversation", "state") else [],
+        "last": _last_step(call, name, detail, found),
         "neighbours": _neighbours(call, name, found, detail),
         "editable": may_change(call, name),
         "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
@@ -300,12 +312,14 @@ def _damaged_values(
     }
 
 
-def _last_step(detail: models.ThreadDetailModel, found: models.CheckpointDetailModel) -> int:
-    """Return the number of the last step of a branch."""
-    for branch in detail.branches:
-        if branch.branch == found.checkpoint.branch and detail.head is not None and branch.current:
-            return max(detail.head.step, found.checkpoint.step)
-    return max(found.checkpoint.step, detail.head.step if detail.head else 0)
+def _last_step(call: Call, name: str, detail: models.ThreadDetailModel, found: models.CheckpointDetailModel) -> int:
+    """Return the number of the last step of the branch that a step is shown on."""
+    branch = next((each for each in detail.branches if each.name and each.name == found.branch_name), None)
+    if branch is not None and not branch.current and branch.head:
+        return max(call.store.thread(name).find(branch.head).step, found.checkpoint.step)
+    if branch is None or detail.head is None:
+        return found.checkpoint.step
+    return max(detail.head.step, found.checkpoint.step)
 
 
 def _neighbours(

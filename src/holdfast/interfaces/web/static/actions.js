@@ -113,7 +113,7 @@ async function apply(button) {
   const target = id ? `${form.dataset.base}/${encodeURIComponent(id)}` : form.dataset.step ?? "/";
   key = crypto.randomUUID();
   const dialog = form.closest("dialog");
-  if (!dialog && form.hasAttribute("data-inline")) {
+  if (!dialog && form.hasAttribute("data-inline") && document.querySelector(".workspace")) {
     const address = form.dataset.done ? form.dataset.base : target;
     document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address, done: form.dataset.done ?? `${button.textContent?.trim()}: done.` } }));
     return;
@@ -122,6 +122,14 @@ async function apply(button) {
   dialog.close();
   document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address: target, done: `${button.textContent?.trim()}: done.` } }));
 }
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || !(event.target instanceof Element) || !event.target.closest(".editing")) return;
+  const place = event.target.closest(".editing")?.parentElement;
+  closeInline();
+  const link = place?.querySelector("a[data-edit]");
+  if (link instanceof HTMLElement) link.focus();
+});
 
 let timer = 0;
 document.addEventListener("input", (event) => {

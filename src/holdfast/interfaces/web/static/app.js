@@ -26,7 +26,9 @@ export function parse(html) {
 export async function fragment(address, part, signal) {
   const response = await fetch(address, { headers: { "X-Fragment": part }, signal });
   if (response.status === 401) { location.reload(); }
-  return parse(await response.text());
+  const found = parse(await response.text());
+  showClocks(found);
+  return found;
 }
 
 /** @param {string} text @param {boolean} [keep] */
@@ -42,6 +44,18 @@ export function banner(text, keep = false) {
 export function isTyping(target) {
   return target instanceof HTMLElement && (target.matches("input:not([type=checkbox]):not([type=range]), textarea, select") || target.isContentEditable);
 }
+
+/** Show times of the day by the reader's clock. @param {ParentNode} [within] */
+export function showClocks(within = document) {
+  for (const each of within.querySelectorAll("time[data-clock]")) {
+    const at = new Date(each.getAttribute("datetime") ?? "");
+    if (Number.isNaN(at.valueOf())) continue;
+    each.removeAttribute("data-clock");
+    each.textContent = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+    each.setAttribute("title", at.toLocaleString());
+  }
+}
+showClocks();
 
 document.documentElement.classList.add("scripted");
 for (const each of document.querySelectorAll("[data-theme-toggle], [data-keys], [data-live], [data-rail-toggle], [data-save]")) each.hidden = false;

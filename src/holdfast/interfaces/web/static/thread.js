@@ -94,6 +94,9 @@ async function loadSeveral(key) {
 /** How often a step was asked for: only the last one is shown. */
 let asked = 0;
 
+/** How many of them lead elsewhere: what changes in the store meanwhile does not lead back. */
+let leaving = 0;
+
 /**
  * Show another step, or another view of this one.
  * @param {string} address
@@ -102,6 +105,7 @@ let asked = 0;
 async function show(address, push = true) {
   if (!(panel instanceof HTMLElement)) return;
   const mine = (asked += 1);
+  if (push) leaving += 1;
   const slow = window.setTimeout(() => panel.classList.add("busy"), 300);
   try {
     const part = await load(address);
@@ -123,6 +127,7 @@ async function show(address, push = true) {
     if (mine === asked) banner("The step could not be read. Try again.");
   } finally {
     clearTimeout(slow);
+    if (push) leaving -= 1;
     if (mine === asked) panel.classList.remove("busy");
   }
 }
@@ -140,6 +145,7 @@ let current = document.querySelector(".row[aria-current]");
 function mark(row) {
   if (current !== row) current?.removeAttribute("aria-current");
   current = row;
+  row.closest(".quiet details")?.setAttribute("open", "");
   row.setAttribute("aria-current", "step");
 }
 
@@ -284,7 +290,7 @@ document.addEventListener("change", (event) => {
 async function go(to) {
   const branch = bar()?.dataset.branch ?? "";
   const tab = document.querySelector(".tabs a[aria-current]");
-  const query = new URLSearchParams({ to, branch, tab: tab instanceof HTMLElement ? tab.dataset.tab ?? "" : "" });
+  const query = new URLSearchParams({ to, branch, tab: tab instanceof HTMLElement ? tab.dataset.tab ?? "" : "", zone: String(-new Date().getTimezoneOffset()) });
   const response = await fetch(`/go/${base.split("/")[2]}?${query}`, { headers: { "X-Fragment": "step" } });
   if (response.ok) show(response.url);
   else banner(`There is no step ${to} here.`);
@@ -311,7 +317,7 @@ function compare(box) {
 
 /** The link of the row below or above the one that is shown. @param {boolean} down @returns {HTMLAnchorElement | null} */
 function besideRow(down) {
-  const rows = [...document.querySelectorAll(".row[data-id]:not([data-id=''])")];
+  const rows = [...document.querySelectorAll(".row[data-id]:not([data-id=''])")].filter((row) => !row.closest("details.history details:not([open])"));
   const at = rows.findIndex((row) => row === current);
   return rows[at + (down ? 1 : -1)]?.querySelector("a") ?? null;
 }
@@ -333,6 +339,7 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "f") press("[data-act=fork]");
   else if (event.key === "e") press("[data-act=edit]");
   else if (event.key === "a") press(".menu > summary");
+  else if (event.key === "x") { const box = current?.querySelector(".tick input"); if (box instanceof HTMLElement) box.click(); }
   else if (/^[1-6]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
   else if (event.key === "Escape") setInspecting(false);
 });
@@ -353,7 +360,7 @@ document.addEventListener("holdfast:changes", async (event) => {
   const name = workspace instanceof HTMLElement ? workspace.dataset.thread : "";
   if (!name || (changes.complete && !changes.threads.includes(name))) return;
   steps.clear();
-  const following = location.pathname === base && window.scrollY >= 0;
+  const following = location.pathname === base && !leaving && !document.querySelector(".editing");
   if (following) await show(location.href, false);
   reload();
 });
