@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import ModuleType
 
 from holdfast.errors import InvalidError
@@ -21,13 +22,14 @@ def _find() -> ModuleType | None:
     if wanted == PYTHON:
         return None
     try:
-        from holdfast import _native
+        # Not `from holdfast import …`, which would be an arrow to the package and all that it imports.
+        from holdfast._native import Core
     except ImportError as error:
         if wanted == NATIVE:
             what = f"the native core cannot be loaded: {error}"
             raise InvalidError(what, where="HOLDFAST_CORE", hint="Install a wheel for this platform, or Rust") from None
         return None
-    return _native
+    return sys.modules[Core.__module__]
 
 
 native: ModuleType | None = _find()

@@ -122,7 +122,11 @@ class Codec:
 
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
         """Unpack each of the items."""
-        unpacker, items = self._unpacker(), list(items)
+        items = list(items)
+        unpacked = self._core.unpack_each(items, self.max_bytes)
+        if unpacked is not None:
+            return unpacked
+        unpacker = self._unpacker()
         if len(items) <= PAUSE_COLLECTOR:
             values = unpacker.unpack_batch(items)
         else:
