@@ -40,6 +40,7 @@ impl Count {
 
 static PACKS: Count = Count::new();
 static MESSAGE_PACKS: Count = Count::new();
+static READS: Count = Count::new();
 static MESSAGE_READS: Count = Count::new();
 
 /// The core, with the classes of messages that Python has met so far.
@@ -134,6 +135,30 @@ impl Core {
         })
     }
 
+    /// Unpack items, each packed on its own. None unless all of them are plain, or messages.
+    #[staticmethod]
+    fn unpack_each(
+        py: Python<'_>,
+        items: &Bound<'_, PyList>,
+        max_bytes: usize,
+        plan_of: &Bound<'_, PyAny>,
+    ) -> Option<Py<PyList>> {
+        READS.run(|| {
+            // Safety: the GIL is held.
+            unsafe {
+                let classes = Classes::of(items, plan_of)?;
+                let _pause = Pause::new();
+                let values = Ref::owned(ffi::PyList_New(items.len() as isize))?;
+                for place in 0..items.len() {
+                    let packed = content(ffi::PyList_GetItem(items.as_ptr(), place as isize));
+                    let built = decode(packed, classes.class_of(packed, max_bytes)?)?;
+                    ffi::PyList_SetItem(values.get(), place as isize, built.object.into());
+                }
+                as_list(py, values)
+            }
+        })
+    }
+
     /// Unpack the items of a list into objects that nobody else has: known ones that came back unchanged, copies of
     /// known ones, or new ones. Returns them, and what is known of them. None unless all of them are plain.
     ///
@@ -149,7 +174,7 @@ impl Core {
         MESSAGE_READS.run(|| {
             // Safety: the GIL is held.
             unsafe {
-                let classes = classes_of(items, plan_of)?;
+                let classes = Classes::of(items, plan_of)?;
                 let _pause = Pause::new();
                 let mut lookups: Vec<Lookup> = known
                     .iter()
@@ -159,19 +184,7 @@ impl Core {
                 for place in 0..items.len() {
                     let item = ffi::PyList_GetItem(items.as_ptr(), place as isize);
                     let packed = content(item);
-                    if packed.len() > max_bytes || packed.first() == Some(&ESCAPE) {
-                        return Err(Declined);
-                    }
-                    let class = match number_of(packed) {
-                        None if packed.starts_with(&SHAPED_MARK) => return Err(Declined),
-                        None => None,
-                        Some(number) => Some(
-                            classes
-                                .get(usize::from(number))
-                                .and_then(Option::as_ref)
-                                .ok_or(Declined)?,
-                        ),
-                    };
+                    let class = classes.class_of(packed, max_bytes)?;
                     let is_it = |each: &Message| {
                         each.packed.get() == item || content(each.packed.get()) == packed
                     };
@@ -198,11 +211,8 @@ impl Core {
                     )));
                 }
                 let values = list_of(messages.iter().map(|each| each.object.get()))?;
-                let values = Bound::from_owned_ptr(py, values.into())
-                    .cast_into::<PyList>()
-                    .map_err(|_| Declined)?;
                 let known = Py::new(py, Known::new(py, messages)?).map_err(|_| Declined)?;
-                Ok((values.unbind(), known))
+                Ok((as_list(py, values)?, known))
             }
         })
     }
@@ -214,30 +224,56 @@ impl Core {
     }
 }
 
-/// The classes of packed messages, by number: this runs code of Python's, and so comes before everything else.
-unsafe fn classes_of(
-    items: &Bound<'_, PyList>,
-    plan_of: &Bound<'_, PyAny>,
-) -> Fast<Vec<Option<Class>>> {
-    let mut used = [false; 128];
-    for place in 0..items.len() {
-        let item = ffi::PyList_GetItem(items.as_ptr(), place as isize);
-        if kind(item) != Kind::Bytes {
+/// The classes of packed messages, by number.
+struct Classes(Vec<Option<Class>>);
+
+impl Classes {
+    /// Find the classes of all items. This runs code of Python's, and so comes before everything else.
+    unsafe fn of(items: &Bound<'_, PyList>, plan_of: &Bound<'_, PyAny>) -> Fast<Classes> {
+        let mut classes = Vec::new();
+        for place in 0..items.len() {
+            let item = ffi::PyList_GetItem(items.as_ptr(), place as isize);
+            if item.is_null() || kind(item) != Kind::Bytes {
+                ffi::PyErr_Clear();
+                return Err(Declined);
+            }
+            let Some(number) = number_of(content(item)).map(usize::from) else {
+                continue;
+            };
+            if classes.len() <= number {
+                classes.resize_with(number + 1, || None);
+            }
+            if classes[number].is_none() {
+                let plan = plan_of.call1((number,)).map_err(|_| Declined)?;
+                classes[number] = Some(Class::of(Ref::borrowed(plan.as_ptr()))?);
+            }
+        }
+        Ok(Classes(classes))
+    }
+
+    /// The class of a message, None of another value.
+    fn class_of(&self, packed: &[u8], max_bytes: usize) -> Fast<Option<&Class>> {
+        if packed.len() > max_bytes || packed.first() == Some(&ESCAPE) {
             return Err(Declined);
         }
-        if let Some(number) = number_of(content(item)) {
-            used[usize::from(number)] = true;
+        match number_of(packed) {
+            None if packed.starts_with(&SHAPED_MARK) => Err(Declined),
+            None => Ok(None),
+            Some(number) => self
+                .0
+                .get(usize::from(number))
+                .and_then(Option::as_ref)
+                .map(Some)
+                .ok_or(Declined),
         }
     }
-    let mut classes = Vec::new();
-    for (number, is_used) in used.into_iter().enumerate() {
-        classes.push(None);
-        if is_used {
-            let plan = plan_of.call1((number,)).map_err(|_| Declined)?;
-            classes[number] = Some(Class::of(Ref::borrowed(plan.as_ptr()))?);
-        }
-    }
-    Ok(classes)
+}
+
+unsafe fn as_list(py: Python<'_>, list: Ref) -> Fast<Py<PyList>> {
+    let list = Bound::from_owned_ptr(py, list.into());
+    list.cast_into::<PyList>()
+        .map(Bound::unbind)
+        .map_err(|_| Declined)
 }
 
 unsafe fn as_bytes(py: Python<'_>, bytes: Ref) -> Fast<Py<PyBytes>> {
@@ -261,6 +297,7 @@ fn counts() -> Vec<(&'static str, u64, u64)> {
     vec![
         read("pack", &PACKS),
         read("pack_messages", &MESSAGE_PACKS),
+        read("unpack_each", &READS),
         read("unpack_messages", &MESSAGE_READS),
     ]
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
+import sys
 from types import ModuleType
 
 from holdfast.errors import InvalidError
@@ -22,13 +22,14 @@ def _find() -> ModuleType | None:
     if wanted == PYTHON:
         return None
     try:
-        found = import_module("holdfast._native")  # no module of the sources, whose layers are checked
+        # Not `from holdfast import …`, which would be an arrow to the package and all that it imports.
+        from holdfast._native import Core
     except ImportError as error:
         if wanted == NATIVE:
             what = f"the native core cannot be loaded: {error}"
             raise InvalidError(what, where="HOLDFAST_CORE", hint="Install a wheel for this platform, or Rust") from None
         return None
-    return found
+    return sys.modules[Core.__module__]
 
 
 native: ModuleType | None = _find()

@@ -99,8 +99,11 @@ def test_the_bytes_are_the_same(values: list[Any]) -> None:
 def test_the_bytes_of_values_at_the_limits_are_the_same() -> None:
     PYTHON.pack(HumanMessage("known from now on"))
     deep = [nested(depth) for depth in (46, 47, 48, 49, 50)]
+    inmost: tuple[Any, ...] = (1, [])
     deep += [
-        HumanMessage("", additional_kwargs={"k": nested(depth, of)}) for depth in (44, 45, 46, 47) for of in (1, [])
+        HumanMessage("", additional_kwargs={"k": nested(depth, inside)})
+        for depth in (44, 45, 46, 47)
+        for inside in inmost
     ]
     for value in [*EDGES, *OTHERS, *deep, circle(), doubled(12)]:
         for way in (
@@ -108,7 +111,7 @@ def test_the_bytes_of_values_at_the_limits_are_the_same() -> None:
             lambda codec, each: codec.pack_items([each]),
             lambda codec, each: codec.pack({"k": each}),
         ):
-            assert outcome(lambda: way(NATIVE, value)) == outcome(lambda: way(PYTHON, value))  # type: ignore[arg-type]  # noqa: B023
+            assert outcome(lambda: way(NATIVE, value)) == outcome(lambda: way(PYTHON, value))  # noqa: B023
         assert outcome(lambda: NATIVE.pack_cached([value], None)[0]) == outcome(lambda: PYTHON.pack_items([value]))  # noqa: B023
 
 
@@ -122,7 +125,7 @@ def test_the_limit_of_bytes_is_the_same() -> None:
                 lambda codec, each: codec.pack_items([each] * 20),
                 lambda codec, each: codec.pack_cached([each], None)[0],
             ):
-                assert outcome(lambda: way(small, value)) == outcome(lambda: way(reference, value))  # type: ignore[arg-type]  # noqa: B023
+                assert outcome(lambda: way(small, value)) == outcome(lambda: way(reference, value))  # noqa: B023
     items = PYTHON.pack_items(["x" * 40, "x" * 70])
     for codec in (small, reference):
         with pytest.raises(TooLargeError):
@@ -174,11 +177,12 @@ def check_mutated(number: int, seed: int) -> None:
     for _ in range(number):
         items = [mutated(rng, rng.choice(good)), rng.choice(good)]
         expected = outcome(lambda: PYTHON.unpack_items(items))  # noqa: B023
-        got = outcome(lambda: NATIVE.unpack_cached(items, MessageParts.of(items))[0])  # noqa: B023
-        if isinstance(expected, tuple):
-            assert got == expected, items
-        else:
-            assert identical(got, expected), items
+        for way in (NATIVE.unpack_items, lambda each: NATIVE.unpack_cached(each, MessageParts.of(each))[0]):
+            got = outcome(lambda: way(items))  # noqa: B023
+            if isinstance(expected, tuple):
+                assert got == expected, items
+            else:
+                assert identical(got, expected), items
 
 
 @native_only
@@ -245,8 +249,17 @@ def test_usual_calls_are_not_declined() -> None:
     } == {
         "pack": (1, 0),
         "pack_messages": (2, 0),
+        "unpack_each": (0, 0),
         "unpack_messages": (1, 0),
     }
+
+
+@native_only
+@given(st.lists(messages | plain_messages | anything, max_size=12))
+def test_what_is_unpacked_is_the_same(values: list[Any]) -> None:
+    items = outcome(lambda: PYTHON.pack_items(values))
+    if isinstance(items, list):
+        assert identical(NATIVE.unpack_items(items), PYTHON.unpack_items(items))
 
 
 @native_only

@@ -27,7 +27,8 @@ from langchain_core.messages import (
 
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.codec import Codec
-from holdfast.codec.bulk_packing import BATCH, PackedMessages
+from holdfast.codec.bulk_packing import BATCH
+from holdfast.codec.core import Made, Seen
 from holdfast.codec.message_cache import MessageParts
 from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state, unpack_states
 from holdfast.engine.pack_cache import PackCache
@@ -243,7 +244,7 @@ def outcome(work: Callable[[], Any]) -> Any:
 
 @given(data=st.data(), values=st.lists(messages, max_size=6) | st.lists(plain_messages, max_size=6))
 def test_packing_again_is_packing(data: st.DataObject, values: list[Any]) -> None:
-    known: list[PackedMessages | None] = [None]
+    known: list[Seen | None] = [None]
     for _ in range(data.draw(st.integers(1, 5))):
         data.draw(changed(values))
         seen = data.draw(st.sampled_from(known[-2:]))  # not always that of the last time
@@ -327,7 +328,7 @@ def test_unpacking_again_is_unpacking(data: st.DataObject, values: list[Any], mo
         values = [*values, data.draw(anything)]
     items = codec.pack_items(values)
     longer = items + codec.pack_items(more)
-    made: MessageParts | None = None
+    made: Made | None = None
     taken: list[Any] = []
     for which in data.draw(st.lists(st.sampled_from([items, items, longer, longer[1:], items[:-1]]), max_size=6)):
         which = [bytes(bytearray(each)) for each in which]  # equal, and not the same
@@ -520,8 +521,7 @@ def test_limits_hold_again() -> None:
             lambda: small.pack_items([*values, wrong])  # noqa: B023
         )
     large = [*codec.pack_items(values), *codec.pack_items([HumanMessage("x" * 600)])]
-    made = MessageParts.of(large[:1])
-    _, made, _, _ = small.unpack_cached(large[:1], made)  # type: ignore[assignment]
+    _, made, _, _ = small.unpack_cached(large[:1], MessageParts.of(large[:1]))
     assert outcome(lambda: small.unpack_cached(large, made)) == outcome(lambda: small.unpack_items(large))
 
 
@@ -562,7 +562,7 @@ def test_another_thread_changes_them_all_the_time(kind: str) -> None:
     sys.setswitchinterval(1e-6)
     try:
         thread.start()
-        seen: PackedMessages | None = None
+        seen: Seen | None = None
         for _ in range(400):
             packed, now = codec.pack_cached(values.copy(), seen)
             assert set(packed) <= allowed
@@ -632,7 +632,7 @@ def test_nothing_is_encoded_twice(calls: list[Any]) -> None:
     """That it is quick is the point of it: the bytes are the very ones that are at hand."""
     values = [HumanMessage("a", id="1"), AIMessage("b", id="2", tool_calls=calls)] * 3
     items = codec.pack_items(values)
-    made = MessageParts.of(items)
+    made: Made = MessageParts.of(items)
     for _ in range(2):
         again, found, seen, _ = codec.unpack_cached(items, made)
         assert found is not None

@@ -80,14 +80,12 @@ class Codec:
     def pack_items(self, values: Iterable[Any]) -> list[bytes]:
         """Pack each of the values on its own."""
         values = list(values)
-        packed = self._core.pack_each(values, self.max_bytes)
-        if None not in packed:
-            return packed  # type: ignore[return-value]
-        packer = Packer(self.registry, self.max_bytes, lenient=self._lenient)
         try:
-            return [
-                packer.pack_top(value) if data is None else data for value, data in zip(values, packed, strict=True)
-            ]
+            packed = self._core.pack_each(values, self.max_bytes)
+            if None not in packed:
+                return packed  # type: ignore[return-value]
+            pack = Packer(self.registry, self.max_bytes, lenient=self._lenient).pack_top
+            return [pack(value) if data is None else data for value, data in zip(values, packed, strict=True)]
         except (HoldfastError, RuntimeError) as error:
             raise self._located(values, error) from error.__cause__
 
@@ -122,7 +120,11 @@ class Codec:
 
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
         """Unpack each of the items."""
-        unpacker, items = self._unpacker(), list(items)
+        items = list(items)
+        unpacked = self._core.unpack_each(items, self.max_bytes)
+        if unpacked is not None:
+            return unpacked
+        unpacker = self._unpacker()
         if len(items) <= PAUSE_COLLECTOR:
             values = unpacker.unpack_batch(items)
         else:

@@ -6,6 +6,7 @@ answers None for whatever is not in its fast path: the packer and the unpacker d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -50,6 +51,9 @@ class Core(Protocol):
     def pack_messages(self, values: list[Any], seen: Any, max_bytes: int) -> Seen | None:
         """Pack the items of a list, of which some may be known."""
 
+    def unpack_each(self, items: list[bytes], max_bytes: int) -> list[Any] | None:
+        """Unpack items, each packed on its own."""
+
     def has_seen(self, items: list[bytes], made: Any) -> bool:
         """Return whether packed items are those of a list that was unpacked before, or most of them."""
 
@@ -84,6 +88,9 @@ class PythonCore:
     def pack_messages(self, values: list[Any], seen: PackedMessages | None, max_bytes: int) -> PackedMessages | None:
         return pack_messages(values, seen, max_bytes)
 
+    def unpack_each(self, items: list[bytes], max_bytes: int) -> list[Any] | None:  # noqa: ARG002 - the unpacker does it
+        return None
+
     def has_seen(self, items: list[bytes], made: MessageParts) -> bool:
         return made.is_prefix_of(items)
 
@@ -107,9 +114,13 @@ class NativeCore:
         core = native.Core(MODEL_NUMBERS, MODEL_FIELDS)
         self._known: type[Known] = native.Known
         self._unpack = core.unpack_messages
+        self._unpack_each: Callable[..., list[Any] | None] = core.unpack_each
         self.pack = core.pack
         self.pack_each = core.pack_each
         self.pack_messages = core.pack_messages
+
+    def unpack_each(self, items: list[bytes], max_bytes: int) -> list[Any] | None:
+        return self._unpack_each(items, max_bytes, _parts_of)
 
     def has_seen(self, items: list[bytes], made: Made) -> bool:
         return items[0] in made.packed  # not those before it, perhaps, which were trimmed
