@@ -2,7 +2,8 @@
 
 The index is in the state of the scope, in channels that are no keys, so it changes in the same step as the items, and
 whatever holds for the state holds for it. An item has one channel with its times, one with its vectors if it has any,
-and an entry for each field: `\\0~by/.status␁sactive␁` and a stamp, which is smaller the later the item was changed.
+and an entry for each field: `\\0~by/.pages␁n402c000000000000␁`, a stamp, which is smaller the later the item was
+changed, and its key.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import math
 import struct
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec import Codec
 from holdfast.engine.model.operations import Operation, Set
-from holdfast.engine.model.packed_state import Packed, pack_name, unpack
+from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack
 from holdfast.engine.model.scopes import ITEMS, Scope
 from holdfast.errors import InvalidError
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue
+
+if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
 
 _BY = "\0~by/"
 _END, _AFTER = "\x01", "\x02"
@@ -37,9 +41,6 @@ _MAX_FIELDS = 16
 """How many fields of an item are indexed."""
 
 _MAX_DEPTH = 4
-
-_LONGEST = 40
-"""The longest text that is in the index as it is. A digest stands for others."""
 
 _PAGE = 64
 """How many entries are read at a time."""
@@ -86,10 +87,12 @@ def has_items(scope: Scope) -> bool:
 
 
 class ItemChanges:
-    """Adds what the index needs to the changes of a scope's keys."""
+    """Adds what the index needs to the changes of a scope's keys. With policies for sensitive data, of an item that has
+    some nothing is indexed."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, protection: Protection | None) -> None:
         self._codec = codec
+        self._protection = protection
 
     async def add(
         self,
@@ -107,8 +110,10 @@ class ItemChanges:
         is_live = before is not None and old is not None and not 0 < old.expires <= view.now
         now = view.now if before is None else max(view.now, before.updated + 1)
         times = ItemTimes(before.created if is_live and before is not None else now, now, ttl)
-        gone = set() if old is None or before is None else self._entries(old.entry.value, key, before)
-        new = self._entries(packed, key, times)
+        gone = set() if old is None or before is None else await self._stored(view, old.entry.value, key, before)
+        whole = flatten(packed)
+        is_clear = self._protection is None or self._protection.redact(whole) == whole
+        new = self._entries(whole if is_clear else None, key, times)
         put.append((names.pack_item(key), Set(self._codec.pack(list(times)))))
         put += ((name, Set(_NIL)) for name in sorted(new - gone))
         removed += sorted(gone - new)
@@ -124,18 +129,30 @@ class ItemChanges:
             return []
         beside = [names.pack_item(key), names.pack_vectors(key)]
         there = [name for name in beside if await view.find_internal(name) is not None]
-        return there + sorted(self._entries(old.entry.value, key, before))
+        return there + sorted(await self._stored(view, old.entry.value, key, before))
 
     async def _times(self, view: ScopeView, key: str) -> ItemTimes | None:
         entry = await view.find_internal(names.pack_item(key))
         return None if entry is None else ItemTimes.unpack(self._codec, entry.value)
 
-    def _entries(self, packed: Packed, key: str, times: ItemTimes) -> set[bytes]:
-        """Return the packed names of an item's entries."""
-        end = f"{_LATEST - times.updated:016x}{_END}{key}"
-        fields = _fields(unpack(self._codec, packed))
+    async def _stored(self, view: ScopeView, packed: Packed, key: str, times: ItemTimes) -> set[bytes]:
+        """Return the packed names of the entries that an item has."""
+        nothing_known = self._entries(None, key, times)
+        for name in nothing_known - {pack_name(_EVERY + _entry_end(key, times))}:
+            if await view.find_internal(name) is not None:
+                return nothing_known
+        return self._entries(packed, key, times)
+
+    def _entries(self, packed: Packed | None, key: str, times: ItemTimes) -> set[bytes]:
+        """Return the packed names of an item's entries. None stands for a value of which nothing is indexed."""
+        end = _entry_end(key, times)
+        fields = None if packed is None else _fields(unpack(self._codec, packed))
         starts = [_UNKNOWN] if fields is None else (_start(*field) for field in fields)
         return {pack_name(_EVERY + end), *(pack_name(start + end) for start in starts)}
+
+
+def _entry_end(key: str, times: ItemTimes) -> str:
+    return f"{_LATEST - times.updated:016x}{_END}{key}"
 
 
 _NIL = b"\xc0"
@@ -151,7 +168,7 @@ def _fields(value: object) -> set[tuple[str, str]] | None:
             for key, each in inner.items() if depth < _MAX_DEPTH else ():
                 if isinstance(key, str):
                     add(_field(name, key), each, depth + 1)
-        elif len(found) <= _MAX_FIELDS and (text := _text(inner)) is not None:
+        elif len(found) <= _MAX_FIELDS and (text := _text(name, inner)) is not None:
             found.add((name, text))
 
     if isinstance(value, dict):
@@ -167,15 +184,16 @@ def _start(field: str, text: str) -> str:
     return f"{_BY}{field}{_END}{text}{_END}"
 
 
-def _text(value: object) -> str | None:
-    """Return the text of a value in the index; None if it is not indexed. Values that are equal have the same."""
+def _text(field: str, value: object) -> str | None:
+    """Return the text of a value in the index; None if it is not indexed. Values that are equal have the same.
+
+    A digest stands for text: it stays in the index when sensitive data is replaced in what is stored.
+    """
     if isinstance(value, bool | int | float):
         return _number(value)
     if not isinstance(value, str):
         return None
-    if len(value) <= _LONGEST and value.isprintable():
-        return "s" + value
-    return "h" + sha256(value.encode(errors="surrogatepass")).hexdigest()[:32]
+    return "s" + sha256(f"{field}{_END}{value}".encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 def _number(value: float) -> str | None:
@@ -304,7 +322,7 @@ def _bound(value: object) -> str | None:
 
 
 def _equal(field: str, value: object) -> Iterable[_Range]:
-    text = _text(value)
+    text = _text(field, value)
     if text is not None and field.count(".") <= _MAX_DEPTH:
         start = _start(field, text)
         yield _Range(start, start[: -len(_END)] + _AFTER, is_ordered=True)

@@ -257,7 +257,7 @@ async def _delete_expired(keeper: StoreHandle, scope: Scope) -> int:
         count = len(dead)
         beside: list[str] = []
         if has_items(scope):
-            changes = ItemChanges(keeper.codec)
+            changes = ItemChanges(keeper.codec, None)
             for key in dead:
                 beside += map(unpack_name, await changes.removals(view, key, await view.find_stored(key)))
         gone = [name for key in dead for name in (key, names.ttl_name(key))]

@@ -33,7 +33,6 @@ from holdfast.state.reader import KeyVersion, ScopeView, StoredValue
 from holdfast.state.session_guard import session_id, sessions_active
 
 if TYPE_CHECKING:
-    from holdfast.codec import Codec
     from holdfast.engine.value_schemas import ValueSchema
     from holdfast.state.item_index import ItemChanges
     from holdfast.state.key_hooks import KeyHooks
@@ -225,7 +224,11 @@ class _LineEdit:
         self._audit = StepAudit(handle.engine, self._line, handle.guard.actor, trace)
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
-        self._items = _item_changes()(handle.codec) if scope.parts and scope.parts[-1].kind == ITEMS else None
+        self._items = (
+            _item_changes()(handle.codec, handle.engine.protection)
+            if scope.parts and scope.parts[-1].kind == ITEMS
+            else None
+        )
         self._schemas: dict[bytes, ValueSchema] = {}
         """The schemas of the keys that the step sets, by their packed names."""
         conditions = permit.guards
@@ -477,7 +480,7 @@ def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks |
 
 
 @cache
-def _item_changes() -> Callable[[Codec], ItemChanges]:
+def _item_changes() -> type[ItemChanges]:
     """Return the class that changes the index of items. It is imported late, since most scopes have none."""
     from holdfast.state.item_index import ItemChanges
 

@@ -276,3 +276,18 @@ def test_items_of_tenants_are_apart_and_prune_leaves_them(tmp_path: Path) -> Non
             )
             assert memory.search(("m",), filter={"n": {"$lt": 293}}) == []
             assert store.maintenance.verify().ok
+
+
+def test_the_index_has_nothing_that_policies_replace(memory: HoldfastStore) -> None:
+    token = "ghp_" + "a1B2" * 9
+    memory.put(ALICE, "before", {"note": "plain", "kind": 1})
+    store_of(memory).redaction.protect("redact", formats="credentials")
+    memory.put(ALICE, "a", {"token": token, "kind": 1})
+    memory.put(ALICE, "a", {"token": token, "kind": 2})
+    assert memory.search(ALICE, filter={"token": token}) == []
+    assert [item.key for item in memory.search(ALICE, filter={"kind": 2})] == ["a"]
+    assert [item.key for item in memory.search(ALICE, filter={"kind": 1})] == ["before"]
+    memory.put(ALICE, "a", {"kind": 3})
+    assert [item.key for item in memory.search(ALICE)] == ["a", "before"]
+    memory.delete(ALICE, "a")
+    assert [item.key for item in memory.search(ALICE)] == ["before"]
