@@ -64,6 +64,7 @@ class HoldfastStore(BaseStore):
 
     supports_ttl = True
     ttl_config: TTLConfig | None
+
     def __init__(
         self,
         store: StoreOperations | IdentityOperations,
