@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test nightly torture audit lint format docs bench bench-check scale matrix mutants build lock clean
+.PHONY: help demo test nightly adapters torture audit lint format docs bench bench-check scale matrix mutants build lock clean
 
 # python3 if it is new enough, else the newest one by name; looked for only when .venv is made.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -38,6 +38,10 @@ test: ## Lint, types, layers and the everyday tests, within ten minutes
 nightly: ## All tests on every store and composition, coverage, benchmarks, other Pythons
 	$(call setup,peers)
 	@$(PY) -m tools.suite nightly
+
+adapters: ## The tests of frameworks over the adapters, each in an environment of its own (network)
+	$(call setup,dev)
+	@$(PY) -m tools.adapters
 
 torture: ## The long fault and fuzzing runs
 	$(call setup,servers)
@@ -100,6 +104,8 @@ lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(COMPILE) -c requirements/dev.txt -o requirements/demo.txt pyproject.toml requirements/demo.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -c requirements/servers.txt -o requirements/peers.txt requirements/peers.in
+	for name in langgraph openai; do $(COMPILE) -o requirements/adapters/$$name.txt \
+		pyproject.toml requirements/adapters/$$name.in; done
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
 	cd requirements/azurite && npm $(if $(UPGRADE),update,install) --package-lock-only

@@ -54,6 +54,16 @@ def test_the_haiku_agent_goes_on_with_its_conversation() -> None:
     assert printed[-1] == "collected: tides, kelp, git"
 
 
+def test_the_graph_remembers_people_across_conversations() -> None:
+    assert run("remembering_graph") == [
+        "I know 0 things about ann",
+        "I know 0 things about ben",
+        "I know 1 things about ann",
+        "tea: ['fact-0']",
+        "left: [('memories', 'ben')]",
+    ]
+
+
 def test_two_processes_share_a_chat() -> None:
     assert run("shared_chat") == [
         "desk: 40 messages, in order",

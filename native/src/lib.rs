@@ -1,7 +1,7 @@
 //! The fast paths of Holdfast's codec, on request in place of those of `holdfast.codec.core` in Python.
 //!
 //! A function returns None where a value is not for the fast path: Python does the call again, and raises what there is
-//! to raise. What it returns otherwise is what Python would return; see `docs/decisions/0078-native-core.md`.
+//! to raise. What it returns otherwise is what Python would return; see `docs/decisions/0081-native-core.md`.
 
 mod decode;
 mod encode;

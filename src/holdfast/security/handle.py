@@ -84,6 +84,7 @@ class ScopeParts(TypedDict, total=False):
     tool: str | None
     hook: str | None
     custom: str | None
+    items: str | None
 
 
 def parse_scope(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:

@@ -13,13 +13,16 @@ from holdfast.engine.model.packed_state import Packed, pack_channel, pack_name, 
 from holdfast.errors import HoldfastError
 from holdfast.security.handle import StoreHandle
 
-_TTL, _SCHEMA = "\0ttl/", "\0schema/"
+_TTL, _SCHEMA, _ITEM, _VECTORS = "\0ttl/", "\0schema/", "\0~item/", "\0~vectors/"
 
 FIRST = b"\x01\x20"
 """The position of the first key of a user, in the order of keys."""
 
 INTERNAL_FIRST = b"\x01\x00"
 """The position of the first channel that is no key."""
+
+ITEM_FIRST = sort_key(pack_name("\0~"))
+"""The position of the first channel of the index of items, after all other channels that are no keys."""
 
 TTL_FIRST = sort_key(pack_name(_TTL))
 TTL_LAST = sort_key(pack_name(_TTL[:-1] + "0"))  # "0" comes after "/"
@@ -46,10 +49,25 @@ def pack_mark(key: str) -> bytes:
     return pack_name(_SCHEMA + key)
 
 
+def pack_item(key: str) -> bytes:
+    """Return the packed name of the channel that has the times of an item."""
+    return pack_name(_ITEM + key)
+
+
+def pack_vectors(key: str = "") -> bytes:
+    """Return the packed name of the channel that has the vectors of an item."""
+    return pack_name(_VECTORS + key)
+
+
 def unpack_key(packed: bytes) -> str:
     """Return the key of a channel; an empty text, if the channel is internal."""
     name = unpack_name(packed)
     return "" if name.startswith("\0") else name
+
+
+def key_of_vectors(packed: bytes) -> str:
+    """Return the item whose vectors a channel has."""
+    return unpack_name(packed)[len(_VECTORS) :]
 
 
 def expiring_key(packed: bytes) -> str:

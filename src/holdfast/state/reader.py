@@ -83,7 +83,7 @@ class ScopeView:
         """Return whether a key, if there is one, neither expires nor has the version of a schema, as most."""
         loaded, beside = self._loaded, (names.pack_ttl(key), names.pack_mark(key))
         entries = self._handle.engine.entries
-        return loaded is None or not await entries.may_have(self._line, loaded, beside, names.FIRST)
+        return loaded is None or not await entries.may_have(self._line, loaded, beside, names.ITEM_FIRST)
 
     async def find_version(self, key: str, *, expires: bool = True) -> KeyVersion | None:
         """Return the version of a key, also if it has expired; None if there is no such key. The value is not read.
@@ -152,7 +152,7 @@ class ScopeView:
         if self._loaded is None:
             return NO_MARK
         entries = self._handle.engine.entries
-        found = await entries.find_rare(self._line, self._loaded, names.pack_mark(key), names.FIRST)
+        found = await entries.find_rare(self._line, self._loaded, names.pack_mark(key), names.ITEM_FIRST)
         return NO_MARK if found is None else SchemaMark.unpack(self._handle.codec, found.value)
 
     async def internal(self) -> dict[str, Packed]:
@@ -165,7 +165,7 @@ class ScopeView:
 
     async def _expires(self, loaded: LoadedState, key: str) -> int:
         entries, name = self._handle.engine.entries, names.pack_ttl(key)
-        if not await entries.may_have(self._line, loaded, (name,), names.FIRST):
+        if not await entries.may_have(self._line, loaded, (name,), names.ITEM_FIRST):
             return 0
         found = await entries.find(self._line, loaded, name)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
@@ -242,6 +242,28 @@ class ScopeView:
             return {}
         found = await self._expired(self._loaded, names.pack_ttl(prefix), None)
         return {key: time for key, time in found.items() if key.startswith(prefix)}
+
+    async def internal_names(self, start: str, stop: str, limit: int | None) -> list[str]:
+        """Return the names of channels that are no keys, in order, from one text to before another."""
+        if self._loaded is None:
+            return []
+        first, last = sort_key(pack_name(start)), sort_key(pack_name(stop))
+        packed = await self._handle.engine.entries.keys(self._line, self._loaded, first, last, limit)
+        return list(map(unpack_name, packed))
+
+    async def count_internal(self, start: str, stop: str) -> int:
+        """Return how many channels that are no keys there are from one text to before another."""
+        if self._loaded is None:
+            return 0
+        entries, bounds = self._handle.engine.entries, (sort_key(pack_name(each)) for each in (start, stop))
+        first, last = [await entries.count(self._line, self._loaded, each) for each in bounds]
+        return first - last
+
+    async def find_internal(self, packed: bytes) -> FoundEntry | None:
+        """Return a channel that is no key, by its packed name."""
+        if self._loaded is None:
+            return None
+        return await self._handle.engine.entries.find(self._line, self._loaded, packed)
 
     async def _expired(self, loaded: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
         """Return expired keys whose expiry channel is between two positions."""

@@ -12,6 +12,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
+from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.patterns import matcher, narrowed
@@ -21,6 +22,7 @@ from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
+from holdfast.state.item_index import ItemChanges, has_items
 from holdfast.state.key_changes import OnConflict, check_on_conflict, resolve_conflict
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.session_guard import EXPIRY, is_over, maintenance_handle
@@ -253,9 +255,16 @@ async def _delete_expired(keeper: StoreHandle, scope: Scope) -> int:
         nonlocal count
         dead = await view.expired()
         count = len(dead)
+        beside: list[str] = []
+        if has_items(scope):
+            changes = ItemChanges(keeper.codec, None)
+            for key in dead:
+                beside += map(unpack_name, await changes.removals(view, key, await view.find_stored(key)))
         gone = [name for key in dead for name in (key, names.ttl_name(key))]
         gone += [names.mark_name(key) for key in dead if (await view.find_mark(key)).reference]
-        return LineChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
+        return LineChange(
+            removed=[*beside, *gone], events=[Event("change", keeper.guard.actor, "delete", key) for key in dead]
+        )
 
     saving = edit_request(keeper, keeper.line(scope), EXPIRY, edit)
     saving.if_changed = True

@@ -19,7 +19,7 @@ from holdfast.engine.model.diff import diff
 from holdfast.engine.model.operations import Combine, EditList, EditMap, EditText, KeepRun, Operation, Set, apply
 from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_name
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import ITEMS, Scope
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.engine.state_reader import pack_operator
@@ -34,6 +34,7 @@ from holdfast.state.session_guard import session_id, sessions_active
 
 if TYPE_CHECKING:
     from holdfast.engine.value_schemas import ValueSchema
+    from holdfast.state.item_index import ItemChanges
     from holdfast.state.key_hooks import KeyHooks
 
 FOLD_EVERY = 128
@@ -80,6 +81,10 @@ class KeyWrite:
     """The version of the schema of a value that comes from elsewhere, such as another scope."""
     scope_schema: str = ""
     """The version of the scope as a whole that it comes from."""
+    ttl: int = 0
+    """How long an item lives after it was changed or read, in nanoseconds; 0 for ever."""
+    vectors: Mapping[str, bytes] | None = None
+    """The vectors of an item, by the paths of the texts that they stand for."""
     outcome: str = "ok"
     """The outcome that its event has: a value may say that something failed."""
 
@@ -219,6 +224,11 @@ class _LineEdit:
         self._audit = StepAudit(handle.engine, self._line, handle.guard.actor, trace)
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
+        self._items = (
+            _item_changes()(handle.codec, handle.engine.protection)
+            if scope.parts and scope.parts[-1].kind == ITEMS
+            else None
+        )
         self._schemas: dict[bytes, ValueSchema] = {}
         """The schemas of the keys that the step sets, by their packed names."""
         conditions = permit.guards
@@ -348,6 +358,8 @@ class _LineEdit:
         if each.made is not None:
             each.made(packed)
         if action == "delete":
+            if self._items is not None and isinstance(old, StoredValue):
+                removed += await self._items.removals(view, each.key, old)
             if old is not None:
                 removed.append(packed_key)
                 removed += [names.pack_ttl(each.key)] * bool(old.expires)
@@ -376,6 +388,17 @@ class _LineEdit:
             put.append((packed_key, _unchanged(packed) if change is None else change))
         else:
             put.append((packed_key, Set(flatten(packed))))
+        if self._items is not None and action != "expire":
+            await self._items.add(
+                view,
+                each.key,
+                old if isinstance(old, StoredValue) else None,
+                packed if parts is None else _patched(live, parts),
+                each.ttl,
+                each.vectors,
+                put,
+                removed,
+            )
         expires = each.expires
         if each.keep_expiry and live is not None:
             expires = live.expires
@@ -396,7 +419,7 @@ class _LineEdit:
 
     def _needs_value(self, each: KeyWrite) -> bool:
         """Whether the old value is needed, and not only its version: it may be large."""
-        if each.compute is not None or each.operator is not None:
+        if each.compute is not None or each.operator is not None or self._items is not None:
             return True
         if self.hooks is not None and (self.hooks.wants_old or each.is_patch):
             return True  # of a patch, hooks are told what comes of it
@@ -454,6 +477,20 @@ def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks |
     from holdfast.state.key_hooks import key_hooks
 
     return key_hooks
+
+
+@cache
+def _item_changes() -> type[ItemChanges]:
+    """Return the class that changes the index of items. It is imported late, since most scopes have none."""
+    from holdfast.state.item_index import ItemChanges
+
+    return ItemChanges
+
+
+def _patched(live: StoredValue | KeyVersion | None, parts: Sequence[tuple[bytes, Operation]]) -> Packed:
+    """Return the value that comes of changing parts of one."""
+    old = live.entry.value if isinstance(live, StoredValue) else None
+    return apply(parts[0][1], old) if parts else old or b"\x80"
 
 
 def _fit(

@@ -253,9 +253,27 @@ def _is_store(connection: apsw.Connection, url: str) -> bool:
             hint="Update holdfast",
         )
     if application or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise ConfigError("the file is the database of another application", where=url, hint="Name another file")
+        raise _foreign_error(connection, url)
     _check_length(connection.filename, url)
     return False
+
+
+_PEERS = (
+    ({"checkpoints", "writes"}, "a database of LangGraph's SqliteSaver", "holdfast import --from langgraph {path}"),
+    ({"store", "store_migrations"}, "a database of LangGraph's SqliteStore", ""),
+    ({"agent_sessions", "agent_messages"}, "a database of the OpenAI Agents SDK's SQLiteSession", ""),
+)
+"""Databases of frameworks by their tables, and how they are imported."""
+
+
+def _foreign_error(connection: apsw.Connection, url: str) -> ConfigError:
+    """Build the error for a database of something else."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    for own, what, command in _PEERS:
+        if own <= tables:
+            hint = f"Name another file, and import this one: {command.format(path=connection.filename)}"
+            return ConfigError(f"the file is {what}", where=url, hint=hint if command else "Name another file")
+    return ConfigError("the file is the database of another application", where=url, hint="Name another file")
 
 
 def _check_length(path: str, url: str) -> None:

@@ -17,8 +17,11 @@ from holdfast._fields import sent_as_text
 from holdfast._named_tuple import NamedTuple
 from holdfast.errors import InvalidError
 
-KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom")
+KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom", "items")
 """The kinds of parts of a scope, in their order."""
+
+ITEMS = "items"
+"""The kind of part of scopes whose keys are items: they are found by the fields of their values, too."""
 
 MARK = "␞"
 """The start of the names of lines that contain state and not a thread."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from holdfast._lazy import load, missing_extra
 from holdfast._views import size
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.store.maintenance import Maintenance
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
+_FRAMEWORKS = click.Choice(["langgraph"])
 _LISTED = 10
 """How many threads are listed before they are deleted."""
 
@@ -68,8 +70,15 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     help="holdfast can be imported; json has only the states, for other tools.",
 )
 @click.option("--subject", metavar="NAME", help="Export everything of this person instead, as JSON to read.")
+@click.option("--to", "framework", type=_FRAMEWORKS, help="Write a database of LangGraph's SqliteSaver.")
 def export(
-    session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], form: str, subject: str | None
+    session: CliContext,
+    file: str,
+    threads: tuple[str, ...],
+    kinds: tuple[str, ...],
+    form: str,
+    subject: str | None,
+    framework: str | None,
 ) -> None:
     """Write threads to a file: all, or some. The file `-` is stdout.
 
@@ -80,11 +89,19 @@ def export(
     holdfast export - chat | ssh elsewhere holdfast import -
     holdfast export agents.gz --kind thread --kind agent --kind scope
     holdfast export alice.json --subject u-1842
+    holdfast export checkpoints.sqlite --to langgraph
     """
     to_stdout = file == "-"
     if to_stdout and session.json:
         raise click.UsageError("--json needs a file: the export would mix with the record on stdout")
     store = session.open_to_record()
+    if framework is not None:
+        if to_stdout or kinds or form != "holdfast" or subject is not None:
+            raise click.UsageError("With --to, give a file and threads alone.")
+        with session.progress("Exporting") as progress:
+            count = _databases("export_to_file")(store, file, threads, progress)
+        session.report(f"Exported {plural(count, 'checkpoint')} to {file}", {"checkpoints": count})
+        return
     target = sys.stdout.buffer if to_stdout else file
     if subject is not None:
         if threads or kinds or form != "holdfast":
@@ -108,9 +125,17 @@ def export(
 @_THREADS
 @kinds_option("Import lines of this kind, all or those that are named; may be repeated.")
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
+@click.option("--from", "framework", type=_FRAMEWORKS, help="Read a database of LangGraph's: a file, or a URL.")
+@click.option("--allow", multiple=True, metavar="MODULE:CLASS", help="With --from: make objects of this class.")
 @dry_run_option
 def import_(
-    session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], as_thread: str | None
+    session: CliContext,
+    file: str,
+    threads: tuple[str, ...],
+    kinds: tuple[str, ...],
+    as_thread: str | None,
+    framework: str | None,
+    allow: tuple[str, ...],
 ) -> None:
     """Read threads from a file that `holdfast export` wrote: all, or some. The file `-` is stdin.
 
@@ -122,7 +147,13 @@ def import_(
 
     holdfast import agents.gz --dry-run
     holdfast import agents.gz --kind access
+    holdfast import --from langgraph checkpoints.sqlite
     """
+    if framework is not None:
+        if kinds or as_thread is not None or session.dry_run:
+            raise click.UsageError("With --from, give threads alone; `holdfast estimate` says what would be imported.")
+        _import_peer(session, file, threads, allow)
+        return
     store = session.open(write=not session.dry_run, create=not session.dry_run)
     source = sys.stdin.buffer if file == "-" else file
     with session.progress("Importing") as progress:
@@ -147,6 +178,43 @@ def import_(
     if others and not threads:
         options = " ".join(f"--kind {kind}" for kind in others)
         session.warn(f"the file also has lines of kind {', '.join(others)}, which are imported only with {options}")
+
+
+def _databases(name: str) -> Callable[..., Any]:
+    """Return a function of what knows the databases of LangGraph's savers, if LangGraph is installed."""
+    try:
+        return cast("Callable[..., Any]", load("holdfast.interfaces.langgraph.databases", name))
+    except ImportError as error:
+        raise missing_extra("langgraph", error) from error
+
+
+def _import_peer(session: CliContext, file: str, threads: tuple[str, ...], allow: tuple[str, ...]) -> None:
+    """Import threads from a database of LangGraph's savers."""
+    store = session.open(write=True, create=True)
+    with session.progress("Importing") as progress:
+        report = _databases("import_database")(store, file, threads, allow, progress)
+    existing = f"; {report.skipped:,} were there already" if report.skipped else ""
+    text = f"Imported {plural(report.checkpoints, 'checkpoint')} of {plural(report.threads, 'thread')}{existing}"
+    session.report(text, report)
+
+
+@command("estimate")
+@click.option("--allow", multiple=True, metavar="MODULE:CLASS", help="Make objects of this class.")
+def estimate(session: CliContext, file: str, allow: tuple[str, ...]) -> None:
+    """Say what a database of LangGraph's savers would take in a store. Only reads it.
+
+    The threads are imported into a store in a temporary directory, which is deleted.
+
+    holdfast estimate checkpoints.sqlite
+    """
+    with session.progress("Reading") as progress:
+        found = _databases("estimate")(file, allow, progress)
+    ratio = f", {found.before / found.after:,.0f} times less" if found.after else ""
+    text = (
+        f"{plural(found.checkpoints, 'checkpoint')} of {plural(found.threads, 'thread')}: "
+        f"{size(found.before)} there, {size(found.after)} here{ratio}"
+    )
+    session.report(text, found)
 
 
 @command("delete")

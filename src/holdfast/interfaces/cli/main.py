@@ -93,11 +93,13 @@ COMMANDS = {
         "copy": ("copy_export", "Copy threads to another store."),
         "export": ("copy_export", "Write threads to a file."),
         "import": ("copy_export", "Read threads from a file."),
+        "estimate": ("copy_export", "Say what a database of LangGraph's would take here."),
         "backup": ("backup", "Make, verify, restore and prune backups."),
     },
     "Serve": {
         "ui": ("holdfast.interfaces.web.command", "Look at a store in the browser."),
         "serve": ("holdfast.interfaces.web.command", "Serve a store over HTTP."),
+        "mcp": ("holdfast.interfaces.mcp.command", "Serve a store to assistants over the Model Context Protocol."),
         "token": ("token", "Issue, list or revoke tokens for a served store."),
         "metrics": ("metrics", "Print metrics, a dashboard or alert rules."),
         "alerts": ("alerts", "List, silence or test alerts."),

@@ -433,7 +433,7 @@ class RemoteStore(_RemoteMembers, Store):
         return self
 
 
-_SCOPE_PARTS = frozenset(("user", "session", "workflow", "agent", "step", "tool", "hook", "custom"))
+_SCOPE_PARTS = frozenset(("user", "session", "workflow", "agent", "step", "tool", "hook", "custom", "items"))
 
 
 def _series(version: str) -> list[str]:

@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR, RESUME
 from msgspec.structs import astuple
 
+from holdfast._lazy import load
 from holdfast.agents.runs.program_runs import ProgramRun, ProgramRuns
 from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.engine.claims import CLAIM_SECONDS
@@ -95,6 +96,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     process dies, a worker (`store.worker(support=graph)`, `holdfast work`) goes on from the last checkpoint. What is
     saved is on the condition that nobody else has the thread. See `run` for a block that covers all that nodes store.
 
+    With a `fallback`, another saver of LangGraph's, a thread that is only there is taken over when it is first touched,
+    with its whole history; then the other saver is not asked for it again. Lists have what is in the store.
+
     Any number of threads and event loops may use a saver, or copies of it, at a time.
     """
 
@@ -111,6 +115,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         ttl: Duration | None = None,
         recover: str | None = None,
         lease: Duration = CLAIM_SECONDS,
+        fallback: BaseCheckpointSaver[Any] | None = None,
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -138,6 +143,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             seconds = parse_seconds(lease, "lease", positive=True)
             self._runs = ProgramRuns(owner_handle(store), check_name(recover, "name of a graph"), seconds)
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
+        self._fallback: Any = None
+        if fallback is not None:  # which stands on this class
+            take_over = load("holdfast.interfaces.langgraph.transfer", "Fallback")
+            self._fallback = take_over(fallback, HoldfastSaver(store, strict=strict))
         self._restrict(frozenset(SAFE_MSGPACK_TYPES) if STRICT_MSGPACK_ENABLED else None)
 
     @classmethod
@@ -192,7 +201,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
-        thread_id, namespace, parent = place = graph_forms.place_of(config)
+        thread_id, namespace, parent = place = self._place(config)
         described = get_checkpoint_metadata(config, metadata)
         kind = str(described.get("source", "save"))
         # The status of a thread is that of its graph: what happens in subgraphs reaches it.
@@ -221,6 +230,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     put, aput = make_both(_put)
 
+    def _place(self, config: RunnableConfig) -> graph_forms.Place:
+        """Return what a config names, after its thread was taken over from an old saver, if there is one."""
+        place = graph_forms.place_of(config)
+        if self._fallback is not None:
+            self._fallback.take_over(str(place.thread_id))
+        return place
+
     def _state(self, checkpoint: Checkpoint, new_versions: ChannelVersions) -> Mapping[str, Any]:
         """Return the values to save. Those of channels without a new version are the parent's: a channel may be filled
         for the next step already, since LangGraph saves in the background and goes on with the same objects."""
@@ -244,7 +260,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         A value written again by the same task at the same place is not changed; errors, interrupts and what resumes
         them are.
         """
-        place = graph_forms.place_of(config)
+        place = self._place(config)
         if place.checkpoint_id is None:
             raise InvalidError(
                 "the config does not name the checkpoint that the writes belong to", hint="Pass the config put returned"
@@ -310,7 +326,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or else the latest of the thread; None if there is none."""
-        place = graph_forms.place_of(config)
+        place = self._place(config)
         if self._runs is not None and not place.namespace:
             self._runs.note_invocation(place.thread)
         saved = await self._checkpoints.get(place.thread, place.checkpoint_id, resume=True)
@@ -383,6 +399,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         metadata."""
         if not config:
             return await self._checkpoints.threads(metadata)
+        self._place(config)
         if graph_forms.configurable(config).get("checkpoint_ns") is not None:
             return [graph_forms.stored_thread(config)]
         return await self._checkpoints.namespaces(thread_name(str(graph_forms.place_of(config).thread_id)))

@@ -8,7 +8,7 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.engine.model.scopes import Scope, ScopePart, check_key
 from holdfast.errors import InvalidError
 
-OWN_KINDS = frozenset({"step", "tool", "hook", "custom"})
+OWN_KINDS = frozenset({"step", "tool", "hook", "custom", "items"})
 """An identity also owns the scopes below its own whose further parts are of these kinds. Other scopes are those of its
 children, which may be identities themselves."""
 

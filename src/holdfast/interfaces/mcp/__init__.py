@@ -1,0 +1,1 @@
+"""A store for coding agents and assistants, over the Model Context Protocol."""

@@ -1,0 +1,32 @@
+"""`holdfast mcp`: a store for coding agents and assistants."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast._lazy import missing_extra
+from holdfast.interfaces.cli.base import CliContext, command
+
+
+@command("mcp")
+@click.option("--write", is_flag=True, help="Offer tools that change threads, each with a confirmation.")
+@click.option("--http", "port", type=click.IntRange(1, 65535), metavar="PORT", help="Serve HTTP on 127.0.0.1.")
+def mcp(session: CliContext, write: bool, port: int | None) -> None:
+    """Serve the store to assistants over the Model Context Protocol: by stdin and stdout, or by HTTP.
+
+    It is read-only without --write, and acts as the identity of --as, if one is given. Over HTTP, every program of this
+    machine can use it: prefer stdin and stdout.
+
+    holdfast --store agents.db mcp
+    holdfast --store agents.db --as user:alice mcp --write
+    """
+    try:
+        from holdfast.interfaces.mcp.tools import build_server
+    except ImportError as error:
+        raise missing_extra("mcp", error) from error
+    store = session.open_as(write=write)
+    if port is None:
+        build_server(store, write=write).run("stdio")
+    else:
+        session.note(f"http://127.0.0.1:{port}/mcp serves the store. Press Ctrl-C to stop.")
+        build_server(store, write=write, host="127.0.0.1", port=port).run("streamable-http")
