@@ -163,6 +163,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         ttl: Duration | None = None,
         recover: str | None = None,
         lease: Duration = CLAIM_SECONDS,
+        fallback: BaseCheckpointSaver[Any] | None = None,
         **options: Any,
     ) -> HoldfastSaver:
         """A saver on the store at a URL or a path, which is opened, and closed together with the saver.
@@ -181,6 +182,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             ttl=ttl,
             recover=recover,
             lease=lease,
+            fallback=fallback,
         )
         saver._owned = True
         return saver
