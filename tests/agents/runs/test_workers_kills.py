@@ -142,6 +142,7 @@ def test_a_client_that_is_cut_off_sees_all_that_killed_workers_did(
         return sum(act(part) for part in range(length))
 
     graph = chain(*logging_nodes(length, lambda name: strike(int(name[1:]))), name="many")
+    given: Any
     target, given = (many, None) if kind == "workflow" else (graph, {"log": []})
     with holdfast.open(path) as store:
         id = store.runs.submit("t", given, graph="many").id
