@@ -21,11 +21,11 @@ from holdfast.codec.bulk_packing import (
     pack_messages,
 )
 from holdfast.codec.message_cache import PAUSE_COLLECTOR, MessageParts, collector_paused
-from holdfast.codec.message_loans import MessageLoan, lend
 from holdfast.codec.unpacker import Unpacker, known_plan
 
 if TYPE_CHECKING:
     from holdfast._native import Known
+    from holdfast.codec.message_loans import MessageLoan
 
 Seen: TypeAlias = "PackedMessages | Known"
 """Messages that were packed or unpacked, to be compared with others before those are packed."""
@@ -97,6 +97,8 @@ class PythonCore:
     def unpack_messages(
         self, unpacker: Unpacker, items: list[bytes], made: MessageParts, earlier: MessageLoan | None, max_bytes: int
     ) -> tuple[list[Any], Made, Seen | None, Loan | None] | None:
+        from holdfast.codec.message_loans import lend  # not needed by those that read once
+
         extended = unpacker.extend_cache(items, made)
         if extended is None:
             return None

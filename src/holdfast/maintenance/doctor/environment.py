@@ -14,9 +14,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from holdfast._core import NATIVE
+from holdfast import _core
 from holdfast.backends.config import find_file, store_url
-from holdfast.codec.core import CORE
 from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -57,7 +56,7 @@ def checks() -> Iterator[CheckResult]:
 def python() -> CheckResult:
     """Report the versions of the interpreter and of this package, and which core the codec has."""
     machine = f"{platform.system()} {platform.machine()}"
-    core = "native core" if CORE.name == NATIVE else "core in Python"
+    core = "core in Python" if _core.native is None else "native core"
     return ok("python", f"Python {platform.python_version()} on {machine}, holdfast {_own_version()}, {core}")
 
 
