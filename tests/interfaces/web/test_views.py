@@ -122,24 +122,29 @@ def test_an_edited_fork_is_previewed_confirmed_and_made_once(page: Any, writable
     page.locator("summary", has_text="plan").first.click()
     goal = page.locator(".node", has=page.locator(".leaf .key", has_text="goal")).last
     goal.locator("[data-inspect]").click(force=True)
-    page.locator(".inspector [data-act=edit]").click()
-    dialog = page.locator("dialog.action")
-    assert dialog.locator("textarea").input_value() == '"explain holdfasts"'
-    dialog.locator("textarea").fill("rest")
-    dialog.locator("input[name=branch]").fill("calm")
-    dialog.locator("button", has_text="Another value").click()
-    page.wait_for_selector("dialog.action .wrong >> text=not JSON")
-    dialog.locator("textarea").first.fill('"rest"')
-    page.wait_for_selector("dialog.action [data-preview] ins >> text=rest")
+    page.locator(".inspector [data-edit]").click()
+    form = page.locator(".inspector .editing")
+    assert form.locator("textarea").input_value() == "explain holdfasts"
+    form.locator("textarea").fill("rest")
+    form.locator("input[name=branch]").fill("calm")
+    form.locator("button", has_text="Another value").click()
+    form.locator("input[name=path]:not([type=hidden])").fill("plan.done")
+    form.locator("textarea").last.fill("{,")
+    page.wait_for_selector(".editing [data-preview] >> text=starts at")
+    form.locator("button", has_text="Another value").click()
+    page.wait_for_selector(".editing .wrong >> text=not JSON")
+    form.locator("textarea").nth(1).fill("99")
+    page.wait_for_selector(".editing [data-preview] ins >> text=rest")
     sent = []
     page.on("request", lambda request: sent.append(request) if request.url.endswith("/forks") else None)
-    dialog.locator("[data-apply]").click()
+    form.locator("[data-apply]").click()
     page.wait_for_selector(".bar h1 >> text=calm")
-    assert page.locator("dialog[open]").count() == 0
+    assert page.locator(".editing").count() == 0
     headers = sent[0].headers
     assert headers["if-match"].strip('"') == writable.store.thread("chat-1").find().id
     assert headers["idempotency-key"]
     assert writable.store.thread("chat-1").get("calm").state["plan"]["goal"] == "rest"
+    assert writable.store.thread("chat-1").get("calm").state["plan"]["done"] == 99
 
 
 @pytest.mark.nightly

@@ -114,6 +114,7 @@ async function apply(button) {
   key = crypto.randomUUID();
   const dialog = form.closest("dialog");
   if (!dialog && form.hasAttribute("data-inline") && document.querySelector(".workspace")) {
+    closeInline();
     const address = form.dataset.done ? form.dataset.base : target;
     document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address, done: form.dataset.done ?? `${button.textContent?.trim()}: done.` } }));
     return;
