@@ -4,15 +4,15 @@ erasure, and nothing from before, as a model says that knows only the order of w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import holdfast
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.errors import ConflictError
+from holdfast.maintenance.erasure.finder import SubjectFinder
 from holdfast.store.store import Store
 from tests.support.nightly import mostly_nightly
 
@@ -154,3 +154,29 @@ def test_what_a_person_stores_after_an_erasure_stays_wherever_it_is_copied(
     assert _names(elsewhere) == expected
     for each in (store, copy, elsewhere):
         each.close()
+
+
+def test_a_drill_says_what_a_restore_would_leave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [_Item(kind, f"the {kind}", (_PERSON,)) for kind in _KINDS]
+    with holdfast.open(tmp_path / "a.db") as store:
+        _store_item(store, _Item("artifact", "before", (_PERSON,)))
+        backups = store.backups(tmp_path / "backups")
+        first = backups.create().id
+        store.erasure.erase(_PERSON)
+        for item in items:
+            _store_item(store, item)
+        backups.create()
+        assert backups.drill().findings == backups.drill(first).findings == ()  # what was erased is gone here, too
+        # As if the time of records said nothing of when they were stored.
+        is_record = SubjectFinder.is_record
+
+        def is_record_at_any_time(self: SubjectFinder, stored: object) -> bool:
+            later = {key: value for key, value in stored.items() if key not in ("created", "started")}  # type: ignore[attr-defined]
+            return is_record(self, later)
+
+        monkeypatch.setattr(SubjectFinder, "is_record", is_record_at_any_time)
+        named = {each.partition(":")[0] for each in backups.drill().findings}
+        assert {"artifacts", "sessions"} <= named
+        with holdfast.open("memory://") as new:
+            new.backups(tmp_path / "backups").restore()
+            assert _names(new) < _names(store)  # it would
