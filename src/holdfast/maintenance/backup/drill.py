@@ -1,5 +1,5 @@
 """The drill: restores a backup aside, and a moment between it and the one before it; verifies them to the last value,
-and compares them with the live store."""
+and compares them with the live store, also with what a restore leaves out as erased."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from holdfast.errors import HoldfastError
 from holdfast.maintenance.archive.export import scratch_store
 from holdfast.maintenance.backup.format import LineEntry, Tip
 from holdfast.maintenance.backup.keyring import backup_keys
-from holdfast.maintenance.backup.reader import backup_engine, named_entries
+from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, named_entries
 from holdfast.maintenance.backup.recovery_point import NEVER_SET_BACK, point_at_time
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup_status import DRILL, put_setting, read_settings
+from holdfast.maintenance.erasure.reapply import read_ledgers, remove_erased
 from holdfast.maintenance.progress import report_each
 
 _SAMPLE = 50
@@ -79,11 +80,12 @@ async def run_drill(
     start = restored
     try:
         keys = await backup_keys(repository, [backup.manifest], engine)
-        entries = [
+        every = [
             entry
             for entry in await named_entries(repository, backup, keys, engine)
-            if entry.columns and not (keys is not None and keys.is_erased(entry))
+            if not (keys is not None and keys.is_erased(entry))
         ]
+        entries = [entry for entry in every if entry.columns]
         source = await backup_engine(repository, backup.id, entries, engine, keys=keys)
         async with scratch_store(engine) as scratch:
             await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])
@@ -96,6 +98,7 @@ async def run_drill(
                 if sorted(tips) != sorted(entry.tips):
                     findings.append(f"{short_name(entry.name)}: it ends elsewhere than when the backup was made")
         compared = await _compare(engine, entries, findings)
+        findings += await _left_out(engine, await backup_engine(repository, backup.id, every, engine, keys=keys), entries)
         moment = await _prove_moment(engine, repository, backup, findings)
         verified = time.monotonic()
     except HoldfastError as error:
@@ -138,6 +141,27 @@ async def _compare(engine: Engine, entries: Sequence[LineEntry], findings: list[
     return len(sample)
 
 
+async def _left_out(engine: Engine, source: Engine, entries: Sequence[LineEntry]) -> list[str]:
+    """Remove what was erased from an opened backup, as a restore does. Returns findings about lines that lost something
+    by that, while the live store still has how they ended in the backup."""
+    backend, erased = source.context.stored, set[Line]()
+    assert isinstance(backend, BackupBackend)  # noqa: S101 - it is a backup
+    for tenant, ledger in (await read_ledgers({entry.tenant for entry in entries}, source, engine)).items():
+        erased.update(await remove_erased(source, tenant, ledger))
+    found = []
+    for entry in entries:
+        if entry.line not in erased and entry.line not in backend.replaced:
+            continue
+        left = await _tips(source, entry)
+        (rows,) = await engine.context.backend.read(
+            [Get(STEPS, [(*entry.line, tip.branch, tip.seq) for tip in entry.tips])]
+        )
+        live = {step.hash for step in map(StepRef.of, rows) if not step.pruned}
+        if sorted(left) != sorted(entry.tips) and live.issuperset(tip.hash for tip in entry.tips):
+            found.append(f"{short_name(entry.name)}: a restore leaves out as erased what the live store still has")
+    return found
+
+
 async def _prove_moment(engine: Engine, repository: Repository, backup: Backup, findings: list[str]) -> int | None:
     """Restore a moment between a backup and the one before it aside, and compare it with what the live store knows of
     that moment. Returns the moment."""
@@ -152,7 +176,7 @@ async def _prove_moment(engine: Engine, repository: Repository, backup: Backup, 
         for entry in point.entries
         if entry.columns and entry.name not in NEVER_SET_BACK and not point.is_erased(entry)
     ]
-    source = await point.engine(repository, engine)
+    source = await point.only(entries).engine(repository, engine)  # erased lines cannot be read
     async with scratch_store(engine) as scratch:
         await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])
         for entry in entries:

@@ -491,9 +491,12 @@ class LineHistory:
     def _set_rest(self, found: LineRows, time: int, ids: set[str], ends: set[str]) -> None:
         """Set pending writes, events and links. `ends` are the steps that nothing followed yet."""
         later = {each.step.id for steps in self._steps for each in steps.values()} - ids - {""}
-        last, first = self._sources[-1], self._first
+        last, first, newest = self._sources[-1], self._first, max(ids, default="")
         events = {
-            key: row for each in self._sources for key, row in _table(each, EVENTS).items() if key[0] not in later
+            key: row
+            for each in self._sources
+            for key, row in _table(each, EVENTS).items()
+            if str(key[0]) <= newest and key[0] not in later  # those of later steps that were pruned have no id there
         }
         found.tables[EVENTS.name] = events
         found.tables[WRITES.name] = self._writes(ids, ends, later)

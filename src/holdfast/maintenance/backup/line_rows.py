@@ -169,6 +169,9 @@ def _truncate(found: LineRows, lengths: dict[Scalar, int]) -> None:
         del refs[key]
     info = info_of(CHECKSUMS.decode(LINES, found.row))
     ids = [str(row.columns[0]) for row in found.tables.get(STEPS.name, {}).values()]
+    events, last = found.tables.get(EVENTS.name, {}), max(ids, default="")
+    for key in [key for key in events if str(key[0]) > last]:  # also of later steps that were pruned
+        del events[key]
     switched_from = info.switched_from if info.switched_from in ids else ""
     info = info._replace(pruned=ids.count(""), switched_from=switched_from)
     line = Line(*map(str, found.row.key))

@@ -113,7 +113,7 @@ class BackupBackend(Backend):
         self._entries = {entry.line: entry for entry in entries}
         self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
         self._size = 0
-        self._replaced: dict[Line, dict[str, SortedRows]] = {}
+        self.replaced: dict[Line, dict[str, SortedRows]] = {}
         """Lines that are not as the backup has them."""
 
     @classmethod
@@ -132,11 +132,11 @@ class BackupBackend(Backend):
     def remove(self, line: Line) -> None:
         """Leave out a line."""
         self._entries.pop(line, None)
-        self._replaced.pop(line, None)
+        self.replaced.pop(line, None)
 
     async def take(self, line: Line, other: Backend) -> None:
         """Have a line with the rows that another store has, which is not encrypted."""
-        parts = self._replaced[line] = {table.name: SortedRows(table) for table in TABLES}
+        parts = self.replaced[line] = {table.name: SortedRows(table) for table in TABLES}
         async for table, row in stream_line(other, line, TABLES):
             parts[table.name].add(row)
 
@@ -159,7 +159,7 @@ class BackupBackend(Backend):
         return rows
 
     def _lines_under(self, scan: Scan) -> list[Line]:
-        every = self._entries.keys() | self._replaced.keys()
+        every = self._entries.keys() | self.replaced.keys()
         return sorted((line for line in every if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
 
     async def _get(self, query: Get) -> list[Row]:
@@ -175,8 +175,8 @@ class BackupBackend(Backend):
         return rows
 
     async def _part(self, table: Table, line: Line) -> SortedRows | None:
-        if line in self._replaced:
-            return self._replaced[line].get(table.name)
+        if line in self.replaced:
+            return self.replaced[line].get(table.name)
         entry = self._entries.get(line)
         if entry is None:
             return None

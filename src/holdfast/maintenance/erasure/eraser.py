@@ -168,6 +168,7 @@ class Eraser:
                 return certificate  # it was killed after this
         signer = await find_signer(self._engine, self._tenant)  # before anything is erased that nobody could certify
         for number in range(_ROUNDS):
+            searched = self._engine.context.clock()
             found = await self._find()
             if self._check is not None and (not number or not found.is_empty):
                 await self._check(found)
@@ -188,7 +189,7 @@ class Eraser:
         await finder.read_tenant()
         await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
         await forget_reasons(self._engine, self._tenant, self._is_subject)
-        return await self._certify(ledger, erasure, started, signer, owns_tenant=finder.owns_tenant)
+        return await self._certify(ledger, erasure, started, searched, signer, owns_tenant=finder.owns_tenant)
 
     def _finder(self) -> SubjectFinder:
         return SubjectFinder(self._engine, self._tenant, self._is_subject, metadata_keys=self._keys)
@@ -241,8 +242,16 @@ class Eraser:
             self._progress(0, None, what)
 
     async def _certify(
-        self, ledger: ErasureLedger, erasure: str, started: int, signer: Ed25519PrivateKey, *, owns_tenant: bool
+        self,
+        ledger: ErasureLedger,
+        erasure: str,
+        started: int,
+        searched: int,
+        signer: Ed25519PrivateKey,
+        *,
+        owns_tenant: bool,
     ) -> Certificate:
+        """Record the erasure, and return its certificate. Nothing was found any more that was stored by `searched`."""
         engine, tenant = self._engine, self._tenant
         key = await ledger.key()
         parts = await sum_parts(engine, tenant, erasure, started)
@@ -284,7 +293,7 @@ class Eraser:
         ).sign(signer)
         if owns_tenant:  # it has the name of the person
             await engine.context.backend.apply([Delete(REFS, tenant_key(tenant))])
-        await ledger.add([replace(entry, time=now, certificate=certificate.to_json())])
+        await ledger.add([replace(entry, time=searched, certificate=certificate.to_json())])
         await record(engine, [Line(tenant, AUDIT)], "erased", {ERASURE: erasure})
         return certificate
 

@@ -78,7 +78,8 @@ class _LineSteps:
 class SubjectFinder:
     """Finds the data of a person, by all names that `is_subject` accepts.
 
-    `until` leaves out lines that were created later, and steps that were saved later: in nanoseconds since 1970.
+    `until` leaves out lines and records that were created later, and steps that were saved later: in nanoseconds since
+    1970.
     `known_line` says by the salt of a line whether it is the person's, whatever else is known of it.
     `metadata_keys` are the entries of a checkpoint's metadata that name its subject. `lines` are those to search;
     without them, all are.
@@ -279,6 +280,9 @@ class SubjectFinder:
     def is_record(self, stored: object) -> bool:
         """Return whether the record of an artifact or a session is the person's: by its metadata, or else by the scope
         or an identity."""
+        if isinstance(stored, Mapping) and self._until is not None:
+            if stored.get("created", stored.get("started", 0)) > self._until:
+                return False
         if not isinstance(stored, Mapping) or self.owns_tenant:
             return self.owns_tenant
         named = subjects_in(stored.get("metadata"), self._keys)

@@ -93,7 +93,7 @@ async def _apply(
     """Remove what one erasure erased. Returns it, and the places where it was."""
     finder = finder_of(engine, tenant, entry, lines)
     if lines is None or Line(tenant, ACCESS) in lines:
-        await forget_reasons(engine, tenant, entry.is_of)
+        await forget_reasons(engine, tenant, entry.is_of, entry.time)
     found = await finder.find()
     if found.is_empty:
         return found, {}

@@ -167,10 +167,12 @@ async def erase_quarantine(
         await engine.context.backend.apply([Delete(QUARANTINE, (tenant, name)) for name in sorted(names)])
 
 
-async def forget_reasons(engine: Engine, tenant: str, is_subject: Callable[[str], bool]) -> None:
-    """Remove the reasons why identities of a person are frozen. They stay frozen."""
+async def forget_reasons(
+    engine: Engine, tenant: str, is_subject: Callable[[str], bool], until: int | None = None
+) -> None:
+    """Remove the reasons why identities of a person are frozen, without later ones. They stay frozen."""
     await AccessRegistry(engine, tenant).rewrite_reasons(
-        lambda identity, reason: "" if is_subject(subject_of_name(identity)) else reason
+        lambda identity, reason: "" if is_subject(subject_of_name(identity)) else reason, until
     )
 
 

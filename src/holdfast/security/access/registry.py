@@ -170,12 +170,13 @@ class AccessRegistry:
         (rows,) = await self._line.engine.context.backend.read([Get(LINKS, [self._marker(identity)])])
         return str(rows[0].columns[1]) if rows else None
 
-    async def rewrite_reasons(self, rewrite: Callable[[str, str], str]) -> int:
-        """Rewrite the reasons why identities are frozen, given both. Returns how many changed."""
+    async def rewrite_reasons(self, rewrite: Callable[[str, str], str], until: int | None = None) -> int:
+        """Rewrite the reasons why identities are frozen, given both; without those that were given after a time, in
+        nanoseconds since 1970. Returns how many changed."""
         count, backend = 0, self._line.engine.context.backend
         for row in await self._markers():
             old = str(row.columns[1])
-            new = rewrite(str(row.key[3]), old)
+            new = rewrite(str(row.key[3]), old) if until is None or int(row.columns[0]) <= until else old
             if new != old:
                 put = Put(LINKS, row._replace(columns=(row.columns[0], new)))
                 count += await backend.apply([Expect(LINKS, row.key, row.columns), put]) is None
