@@ -1,7 +1,7 @@
 """Runs that a program does itself, while workers stand by: if it dies, one of them goes on with its graph.
 
 A saver with `recover` begins such a run with the first checkpoint that a graph saves, and ends it when the graph is
-done, asks something, or has failed. The record of one that is done is removed: nobody submitted it.
+done, asks something, or has failed. The record of one that is done is removed, if nobody submitted it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple, Self
 
 from holdfast.agents.runs.record import DONE, FAILED, QUEUED, WAITING, RunState
+from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change, Expect, Get
@@ -47,8 +48,9 @@ class _End(NamedTuple):
 class _Held:
     """A run that this program has."""
 
-    def __init__(self, run: HeldRun, head: str, *, is_explicit: bool) -> None:
+    def __init__(self, run: HeldRun, steps: RunSteps, head: str, *, is_explicit: bool) -> None:
         self.run = run
+        self.steps = steps
         self.is_explicit = is_explicit
         """Whether it is in a `with` block, and ends with that."""
         self.saved = time.monotonic()
@@ -160,6 +162,13 @@ class ProgramRuns:
             await Pause(_TURN)
         return self._of(line)
 
+    async def steps(self, thread: str) -> RunSteps | None:
+        """Return the steps of the run of a thread that this program does; it is begun, if the first checkpoint of its
+        graph is not stored yet. None under a claim of the program's own."""
+        if current_authority().claim is not None:
+            return None
+        return (await self._begin(root_of(Line(self._table.tenant, thread)), is_explicit=False)).steps
+
     def enter(self, thread: str) -> ProgramRun:
         """Return the run of a thread, for `with` or `async with`."""
         return ProgramRun(self, root_of(Line(self._table.tenant, thread)))
@@ -179,7 +188,7 @@ class ProgramRuns:
                 return known
             head = await self._table.head(line)
             taken = await self._table.take(line, self._graph, self._life, self._failed.pop(line, ""))
-            held = _Held(taken, head, is_explicit=is_explicit)
+            held = _Held(taken, RunSteps(self._table, taken), head, is_explicit=is_explicit)
             heartbeat = Heartbeat(self._table.context.heartbeats, self._life, held.beat)
             heartbeat.__enter__()
             self._held[line] = held, heartbeat
@@ -194,7 +203,7 @@ class ProgramRuns:
 
     async def _end(self, held: _Held, state: RunState, error: str = "") -> None:
         if state == DONE:
-            await self._table.finish(held.run, DONE, removes=True)
+            await self._table.finish(held.run, DONE, removes=held.run.stored.is_own)
         elif state == QUEUED:
             await self._table.finish(held.run, QUEUED, due=self._table.context.clock())
         else:
@@ -255,6 +264,7 @@ class ProgramRun:
         authority = current_authority()._replace(claim=self._held.run.claim)
         self._acting: AbstractContextManager[None] = acting(authority)
         self._acting.__enter__()
+        self._token = current_steps.set(self._held.steps)
 
     async def _exit(self, error: BaseException | None) -> None:
         try:
@@ -269,6 +279,7 @@ class ProgramRun:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        current_steps.reset(self._token)
         self._acting.__exit__(None, None, None)
         run(self._exit(error))
 
@@ -279,5 +290,6 @@ class ProgramRun:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(ValueError):  # a generator that is closed in another context
+            current_steps.reset(self._token)
             self._acting.__exit__(None, None, None)
         await arun(self._exit(error))
