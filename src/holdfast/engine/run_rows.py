@@ -12,8 +12,9 @@ from holdfast.engine.row_format import LEASE, Line
 RECORD = "run record"
 """The name of the rows of runs, among the leases of a thread."""
 
-DUE, BUSY, BY_TIME, BY_KEY = "due", "busy", "run", "run-key"
-"""The rows that lead to a run: by when it is due; while a worker has it; for lists; by its idempotency key."""
+DUE, BUSY, WAITS, BY_TIME, BY_KEY = "due", "busy", "waits", "run", "run-key"
+"""The rows that lead to a run: by when it is due; while a worker has it; while it waits for an answer; for lists; by
+its idempotency key."""
 
 
 def run_place(tenant: str, kind: str, name: str) -> Key:
@@ -42,6 +43,7 @@ def place_removals(rows: Iterable[Row]) -> list[Change]:
     for row in rows:
         tenant, id, (target, time) = str(row.key[0]), str(row.key[4]), row.columns
         _, _, graph, key = str(target).split(" ")
-        places = [(DUE, f"{graph}/{int(time):020d}/{id}"), (BUSY, id), (BY_TIME, id), *([(BY_KEY, key)] if key else [])]
+        places = [(DUE, f"{graph}/{int(time):020d}/{id}"), (BUSY, id), (WAITS, id), (BY_TIME, id)]
+        places += [(BY_KEY, key)] if key else []
         changes += [Delete(JOBS, run_place(tenant, kind, name)) for kind, name in places]
     return changes

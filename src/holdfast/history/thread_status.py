@@ -15,6 +15,7 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Expect, Get, Put
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.engine.claims import held_claims
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
@@ -156,6 +157,16 @@ def _triggers(codec: Codec, state: PackedMap) -> dict[str, Any]:
     return found
 
 
+async def is_answered(engine: Engine, line: Line) -> bool:
+    """Return whether all questions of a thread have answers, which its graph has not taken."""
+    head = await engine.lines.latest_step(line)
+    if head is None:
+        return False
+    (writes,) = await engine.writes.of_many(line, [head])
+    marks = _Marks.of(engine.context.codec, writes)
+    return bool(marks.interrupts) and not _questions(engine.context.codec, marks, ())
+
+
 async def refresh_status(engine: Engine, line: Line) -> None:
     """Store the status of a thread anew, if it has one: HEAD was moved by other means than a run of its graph."""
     root = root_of(line)
@@ -187,7 +198,8 @@ async def _sends(engine: Engine, line: Line, head: StepRef, marks: _Marks) -> li
         return []
     state = await engine.lines.read_step(line, head, partial(engine.states.values, line))
     sends = _triggers(engine.context.codec, state).get(_SENDS, ())
-    return [str(getattr(each, "node", "")) for each in sends] if isinstance(sends, list | tuple) else []
+    codec = engine.context.codec
+    return [str(field_of(codec, each, "node", "")) for each in sends] if isinstance(sends, list | tuple) else []
 
 
 def _node(path: str, sends: Sequence[str]) -> str:
@@ -200,14 +212,29 @@ def _node(path: str, sends: Sequence[str]) -> str:
 
 
 def _questions(codec: Codec, marks: _Marks, sends: Sequence[str]) -> list[Question]:
-    found = []
-    for row in marks.interrupts:
-        for each in items_of(codec.unpack(row.packed)):
-            id = str(getattr(each, "id", ""))
-            if id not in marks.answered:
-                schema = getattr(each, "response_schema", None)
-                found.append(Question(id, _node(row.path, sends), getattr(each, "value", each), schema))
-    return found
+    found = [each for row in marks.interrupts for each in questions_in(codec, row.packed, _node(row.path, sends))]
+    return [each for each in found if each.id not in marks.answered]
+
+
+def questions_in(codec: Codec, packed: bytes, node: str = "") -> list[Question]:
+    """Return the questions in a pending write of a task that stopped, of a node. LangGraph need not be loaded."""
+    return [
+        Question(
+            str(field_of(codec, each, "id", "")),
+            node,
+            field_of(codec, each, "value", each),
+            field_of(codec, each, "response_schema", None),
+        )
+        for each in items_of(codec.unpack(packed))
+    ]
+
+
+def field_of(codec: Codec, value: Any, name: str, default: Any) -> Any:
+    """Return a field of an instance of one of LangGraph's classes; of its stored form, if that class is not loaded."""
+    if not isinstance(value, OpaqueValue):
+        return getattr(value, name, default)
+    fields = value.fields
+    return codec.unpack(codec.pack(fields[name])) if name in fields else default
 
 
 def items_of(value: Any) -> Sequence[Any]:

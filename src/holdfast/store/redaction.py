@@ -178,10 +178,13 @@ class RedactionOperations(RevealOperations):
         history: bool = False,
         progress: Progress | None = None,
     ) -> SensitiveReport:
-        """Search what is stored: the latest state of each thread, scope and agent, and its pending writes. With
-        `history`, everything that their steps wrote, and the details of the audit. The report has paths and formats,
-        and no values."""
-        scan = SensitiveScan(self._handle.engine, self._handle.tenant, Detector(parse_formats(formats)))
+        """Search what is stored: the latest state of each thread, scope and agent, its pending writes, and what its
+        runs and their steps were given and returned. With `history`, everything that their steps
+        wrote, and the details of the audit. The report has paths and formats, and no values."""
+        from holdfast.agents.runs.steps import stored_values
+
+        detector = Detector(parse_formats(formats))
+        scan = SensitiveScan(self._handle.engine, self._handle.tenant, detector, beside=stored_values)
         return await scan.run(parse_kinds(kinds), history=history, progress=progress)
 
     @operation

@@ -244,7 +244,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         one, also in a subgraph. A run of the thread that waits is queued for a worker. `ConflictError` if the thread
         waits for nothing (code `not-waiting`), or if another answered first (code `answered`).
         """
-        from holdfast.store.thread_answer import store_answer
+        from holdfast.agents.runs.answers import store_answer
 
         await store_answer(self._handle, self._line, value, question)
         return await ThreadOperations.status(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from holdfast.agents.runs.program_runs import ProgramRuns
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ClaimLostError, ConfigError, ConflictError, DeniedError
 from holdfast.langgraph import HoldfastSaver
-from tests.agents.runs.graphs import asking, chain, logging_nodes
+from tests.agents.runs.graphs import Log, asking, chain, logging_nodes
 from tests.agents.runs.test_workers_kills import NO_KILL, left_over
 from tests.support.kills import kill, run_in_child
 
@@ -369,3 +370,44 @@ def test_wrong_calls_are_refused(store: Store) -> None:
         HoldfastSaver(store).run(CONFIG)
     with pytest.raises(DeniedError):
         HoldfastSaver(store.as_identity(agent="a"), recover="support")
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+def test_steps_in_a_graph_that_a_program_runs_are_recorded(store: Store, is_block: bool) -> None:
+    calls: list[str] = []
+
+    @holdfast.step
+    def outer(name: str) -> str:
+        calls.append(name)
+        return inner(name)
+
+    @holdfast.step
+    def inner(name: str) -> str:
+        return f"did {name}"
+
+    is_broken = [True]
+
+    def work(state: Log) -> dict[str, Any]:
+        found = outer("n")
+        if is_broken[0]:
+            raise ValueError("broken")
+        return {"log": [found]}
+
+    graph = saved_by(chain(work), store)
+    block: Any = graph.checkpointer.run(CONFIG) if is_block else nullcontext()
+    with pytest.raises(ValueError, match="broken"), block:
+        graph.invoke({"log": []}, CONFIG)
+    (failed,) = store.runs.list()
+    assert [(each.name, each.state, each.result) for each in store.runs.steps(failed.id)] == [("outer", "done", "did n")]
+    is_broken[0] = False
+    store.runs.retry(failed.id)
+    store.worker(support=chain(work)).run_due()
+    assert (store.runs.get(failed.id).state, calls) == ("done", ["n"])
+
+
+def test_a_submitted_run_that_a_program_finishes_stays_with_its_key(store: Store) -> None:
+    id = store.runs.submit("t", {"log": []}, graph="support", idempotency_key="order").id
+    store.worker(support=asking()).run_due()
+    saved_by(asking(), store).invoke(Command(resume="yes"), CONFIG)
+    assert store.runs.get(id).state == "done"
+    assert store.runs.submit("t", {"log": []}, graph="support", idempotency_key="order").id == id

@@ -282,3 +282,34 @@ def test_an_async_store_has_the_same(tmp_path: Path) -> None:
             assert [each.kind async for each in store.runs.follow(two.id, timeout=30)] == ["step", "step", "done"]
 
     asyncio.run(work())
+
+
+def test_a_run_for_later_holds_up_none_that_is_due_now(store: Store) -> None:
+    latest, later = (store.runs.submit("t", [number], graph=add, when=f"{number}h") for number in (2, 1))
+    now = store.runs.submit("t", [3], graph=add)
+    ended: list[str] = []
+    worker = store.worker(add, on_end=lambda each: ended.append(each.id))
+    worker.run_due()
+    assert ended == [now.id]
+    assert [store.runs.get(each.id).state for each in (latest, later)] == ["queued", "queued"]
+    store.runs.cancel(later.id)
+    store.runs.cancel(latest.id)
+    assert store.runs.submit("t", [4], graph=add, on_busy="refuse").state == "queued"
+
+
+def test_a_step_whose_result_cannot_be_stored_has_failed(store: Store) -> None:
+    calls: list[int] = []
+
+    @holdfast.step
+    def unstorable() -> object:
+        calls.append(1)
+        return object()
+
+    @holdfast.workflow
+    def use() -> None:
+        unstorable()
+
+    id = store.runs.submit(None, [], graph=use).id
+    store.worker(use).run_due()
+    assert (store.runs.get(id).state, store.runs.get(id).error_code, calls) == ("failed", "step-result", [1])
+    assert [each.state for each in store.runs.steps(id)] == ["failed"]

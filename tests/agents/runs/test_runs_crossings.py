@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, LINES, REFS
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.errors import ConflictError, DeniedError
+from holdfast.errors import ConflictError, DeniedError, InvalidError
 from tests.agents.runs.graphs import chain, logging_nodes
 
 
@@ -230,3 +231,39 @@ def test_failed_runs_are_counted_and_alerted(store: Store) -> None:
     store.alerts.evaluate()
     (alert,) = [each for each in store.alerts.list() if each.rule == "run-failed"]
     assert (alert.state, alert.message) == ("firing", "1 runs failed: holdfast runs list --state failed")
+
+
+@pytest.mark.parametrize("action", ["redact", "refuse"])
+def test_policies_for_sensitive_data_cover_results_and_errors_of_runs_and_steps(store: Store, action: Any) -> None:
+    secret = "ada.lovelace@example.org"
+
+    @holdfast.step
+    def tell() -> str:
+        return secret
+
+    @holdfast.workflow
+    def give() -> str:
+        with suppress(InvalidError):
+            tell()
+        return secret
+
+    @holdfast.workflow
+    def fail() -> None:
+        raise ValueError(secret)
+
+    ids = [store.runs.submit(None, [], graph=each, attempts=1).id for each in (give, fail)]
+    store.worker(give, fail).run_due()
+    found = store.redaction.scan(formats="personal").findings
+    assert {each.path.rpartition(".")[2] for each in found} == {"result", "error"}, "without a policy, as a control"
+    for id in ids:
+        store.runs.delete(id)
+    store.redaction.protect(action, formats="personal")
+    ids = [store.runs.submit(None, [], graph=each, attempts=1).id for each in (give, fail)]
+    store.worker(give, fail).run_due()
+    assert store.redaction.scan(formats="personal").findings == []
+    assert secret not in repr([store.runs.get(id) for id in ids] + list(store.runs.steps(ids[0])))
+    if action == "redact":
+        assert store.runs.get(ids[0]).result == "[redacted:email]"
+    else:
+        assert store.runs.get(ids[0]).error_code == "redaction-refused"
+        assert [each.state for each in store.runs.steps(ids[0])] == ["failed"]

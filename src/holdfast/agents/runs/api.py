@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from holdfast._fields import Hidden, Label
+from holdfast.agents.runs.answers import store_answer
 from holdfast.agents.runs.record import (
     CANCELLED,
     ENDED,
@@ -25,7 +26,8 @@ from holdfast.agents.runs.record import (
     parse_state,
 )
 from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_step, step_rows
-from holdfast.agents.runs.table import MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
+from holdfast.agents.runs.table import GIVEN, MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
+from holdfast.agents.runs.waits import is_paused, settle
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
@@ -104,6 +106,9 @@ class RunOperations:
             max(validation.require_count(attempts, "attempts"), 1),
             "" if idempotency_key is None else key_digest(idempotency_key),
         )
+        if on_busy == "refuse":
+            for first in (await self._table.queue(line)).ids[:1]:
+                await settle(self._table, first, holds_up=True)
         found = await self._table.submit(stored, idempotency_key, on_busy, has_thread=thread is not None)
         return self._describe(found)
 
@@ -172,14 +177,17 @@ class RunOperations:
         )
 
     @operation(changes=True)
-    async def answer(self, id: str, value: Any = None) -> Run:
-        """Answer the question at which the graph of a run waits: a worker continues it with this value."""
-        packed = self._handle.codec.pack(value)
-        stored = await self._table.get(id)
-        if self._handle.engine.protection is not None:
-            await self._handle.engine.protection.refuse(stored.line(self._handle.tenant), packed, "answer")
-        hint = "See what it waits for: store.thread(name).status()"
-        return self._describe(await self._table.requeue(id, (WAITING,), hint, answer=packed, base=None))
+    async def answer(self, id: str, value: Any = None, *, question: str | None = None) -> Run:
+        """Answer the question at which the graph of a run waits: a worker continues it with this value.
+
+        `question` is the id of one of `store.thread(name).status().questions`, if several wait. At a breakpoint there
+        is none: without a value, the graph goes on. `ConflictError` if the run does not wait.
+        """
+        stored = await settle(self._table, id)
+        if stored.state == WAITING and value is None and question is None and await is_paused(self._table, stored):
+            return self._describe(await self._table.requeue(id, (WAITING,), "It went on meanwhile", base=GIVEN))
+        await store_answer(self._handle, stored.line(self._handle.tenant), value, question, run=id)
+        return self._describe(await self._table.get(id))
 
     @operation
     async def steps(self, id: str) -> Sequence[RunStep]:

@@ -1,7 +1,7 @@
 """Runs that a program does itself, while workers stand by: if it dies, one of them goes on with its graph.
 
 A saver with `recover` begins such a run with the first checkpoint that a graph saves, and ends it when the graph is
-done, asks something, or has failed. The record of one that is done is removed: nobody submitted it.
+done, asks something, or has failed. The record of one that is done is removed, if nobody submitted it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import NamedTuple, Self
 
 from holdfast.agents.runs.record import DONE, FAILED, QUEUED, WAITING, RunState
-from holdfast.agents.runs.steps import current_task
+from holdfast.agents.runs.steps import RunSteps, current_steps, current_task
 from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change, Expect, Get
@@ -53,8 +53,9 @@ class _End(NamedTuple):
 class _Held:
     """A run that this program has."""
 
-    def __init__(self, run: HeldRun, head: str, *, is_explicit: bool) -> None:
+    def __init__(self, run: HeldRun, steps: RunSteps, head: str, *, is_explicit: bool) -> None:
         self.run = run
+        self.steps = steps
         self.is_explicit = is_explicit
         """Whether it is in a `with` block, and ends with that."""
         self.invocation = _invocation.get()
@@ -180,6 +181,13 @@ class ProgramRuns:
             await Pause(_TURN)
         return self._own(line)
 
+    async def steps(self, thread: str) -> RunSteps | None:
+        """Return the steps of the run of a thread that this program does; it is begun, if the first checkpoint of its
+        graph is not stored yet. None under a claim of the program's own."""
+        if current_authority().claim is not None:
+            return None
+        return (await self._begin(root_of(Line(self._table.tenant, thread)), is_explicit=False)).steps
+
     def enter(self, thread: str) -> ProgramRun:
         """Return the run of a thread, for `with` or `async with`."""
         return ProgramRun(self, root_of(Line(self._table.tenant, thread)))
@@ -207,7 +215,7 @@ class ProgramRuns:
                 return known
             head = await self._table.head(line)
             taken = await self._table.take(line, self._graph, self._life, self._failed.pop(line, ""))
-            held = _Held(taken, head, is_explicit=is_explicit)
+            held = _Held(taken, RunSteps(self._table, taken), head, is_explicit=is_explicit)
             heartbeat = Heartbeat(self._table.context.heartbeats, self._life, held.beat)
             heartbeat.__enter__()
             self._held[line] = held, heartbeat
@@ -222,7 +230,7 @@ class ProgramRuns:
 
     async def _end(self, held: _Held, state: RunState, error: str = "") -> None:
         if state == DONE:
-            await self._table.finish(held.run, DONE, removes=True)
+            await self._table.finish(held.run, DONE, removes=held.run.stored.is_own)
         elif state == QUEUED:
             await self._table.finish(held.run, QUEUED, due=self._table.context.clock())
         else:
@@ -283,6 +291,7 @@ class ProgramRun:
         authority = current_authority()._replace(claim=self._held.run.claim)
         self._acting: AbstractContextManager[None] = acting(authority)
         self._acting.__enter__()
+        self._token = current_steps.set(self._held.steps)
 
     async def _exit(self, error: BaseException | None) -> None:
         try:
@@ -297,6 +306,7 @@ class ProgramRun:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        current_steps.reset(self._token)
         self._acting.__exit__(None, None, None)
         run(self._exit(error))
 
@@ -307,5 +317,6 @@ class ProgramRun:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(ValueError):  # a generator that is closed in another context
+            current_steps.reset(self._token)
             self._acting.__exit__(None, None, None)
         await arun(self._exit(error))

@@ -21,9 +21,19 @@ from holdfast.backends.tables import JOBS, REFS, Key
 from holdfast.codec import Codec, msgpack
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.row_format import LEASE, Line
-from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, DUE, RECORD, due_name, graph_digest, run_place
+from holdfast.engine.run_rows import (
+    BUSY,
+    BY_KEY,
+    BY_TIME,
+    DUE,
+    RECORD,
+    WAITS,
+    due_name,
+    graph_digest,
+    run_place,
+)
 from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, InvalidError
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 RunState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
 """The states of a run: it waits for a worker, or for its turn; a worker has it; it waits for an answer; it is over."""
@@ -115,13 +125,13 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""
     error_code: str = ""
     result: bytes = NO_VALUE
-    answer: bytes = NO_VALUE
-    """The answer to the question of its graph."""
     base: str | None = None
-    """The checkpoint that its thread had when the input or the answer was first given to the graph."""
+    """The checkpoint that its thread had when the input was first given to the graph."""
     is_graph: bool = False
     """Whether a graph does it, and its thread has its checkpoints; known when it was begun."""
     marks: tuple[Mark, ...] = ()
+    is_own: bool = False
+    """Whether a program began it itself, and nobody submitted it."""
 
     @classmethod
     def of(cls, row: Row) -> StoredRun:
@@ -152,21 +162,26 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         """Return the condition that it was not changed."""
         return Expect(REFS, record_key(self.line(tenant), self.id), self._columns)
 
+    def conflict(self, hint: str) -> ConflictError:
+        """Return the error for what is not done to a run in its state."""
+        return ConflictError(f"the run is {self.state}", where=f"run {self.id}", hint=hint, code="run-state")
+
     def list_row(self, tenant: str) -> Row:
         """Return the row by which lists find it."""
         columns = (RECORD, self.graph, self.state, self.created, self.version)
         return Row(run_place(tenant, BY_TIME, self.id), columns, wrap(self.thread.encode(), codec=BodyKind.RAW))
 
     def place_row(self, tenant: str, token: str = "") -> Row:
-        """Return the row by which workers find it: one that is due, or that one has, with the token of its claim."""
+        """Return the row by which workers find it: one that is due, that one has, with the token of its claim, or that
+        waits."""
         columns = (RECORD, self.graph, self.state, self.due, self.version)
         content = msgspec.msgpack.encode([self.thread, token])
         return Row(self._place(tenant), columns, wrap(content, codec=BodyKind.RAW))
 
     def _place(self, tenant: str) -> Key:
-        if self.state == RUNNING:
-            return run_place(tenant, BUSY, self.id)
-        return run_place(tenant, DUE, due_name(self.graph, self.due, self.id))
+        if self.state == QUEUED:
+            return run_place(tenant, DUE, due_name(self.graph, self.due, self.id))
+        return run_place(tenant, BUSY if self.state == RUNNING else WAITS, self.id)
 
     def key_row(self, tenant: str) -> Row:
         """Return the row by which it is found by its idempotency key."""
@@ -178,7 +193,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         """Return the changes that replace it by another version, unless it was changed meanwhile. `is_next` says
         whether workers are to find it if it is queued: it is the first of its thread."""
         changes: list[Change] = [self.unchanged(tenant)]
-        was_placed, is_placed = self.state in _PLACED, new.state == RUNNING or (new.state == QUEUED and is_next)
+        was_placed, is_placed = self.state in _PLACED, new.state in _PLACED and (new.state != QUEUED or is_next)
         if was_placed and not (is_placed and self._place(tenant) == new._place(tenant)):
             changes.append(Delete(JOBS, self._place(tenant)))
         changes += [Put(REFS, new.row(tenant)), Put(JOBS, new.list_row(tenant))]
@@ -208,7 +223,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-_PLACED = (QUEUED, RUNNING)
+_PLACED = (QUEUED, RUNNING, WAITING)
 _MAX_BODY = 1 << 30
 
 
@@ -265,9 +280,9 @@ def due_scan(tenant: str, graph: str, limit: int) -> Scan:
     return Scan(JOBS, (tenant, ""), (start,), (start[:-1] + "0",), limit=limit)
 
 
-def busy_scan(tenant: str, after: str, limit: int) -> Scan:
-    """Return the query for the rows of runs that workers have, after one with an id."""
-    start = str(run_place("", BUSY, "")[2])
+def place_scan(tenant: str, kind: str, after: str, limit: int) -> Scan:
+    """Return the query for the rows of a kind that lead to runs, after one with an id."""
+    start = str(run_place("", kind, "")[2])
     return Scan(JOBS, (tenant, ""), (f"{start}{after}\x01" if after else start,), (start[:-1] + "0",), limit=limit)
 
 
@@ -275,21 +290,34 @@ def busy_scan(tenant: str, after: str, limit: int) -> Scan:
 
 
 class ThreadQueue:
-    """The runs of a thread that are not over, in their order: one row of the thread. The first has its turn."""
+    """The runs of a thread that are not over, in their order: one row of the thread. The first has its turn.
+
+    A run for later is behind those that were submitted before, and before those that are due after it.
+    """
 
     def __init__(self, line: Line, row: Row | None) -> None:
         self._line = line
         self._row = row
-        self.ids: Sequence[str] = () if row is None else str(row.columns[0]).split()
+        entries = [] if row is None else [each.partition("@") for each in str(row.columns[0]).split()]
+        self.ids: Sequence[str] = [id for id, _, _ in entries]
+        self._later = {id: int(due, 16) for id, _, due in entries if due}
+        """From when on those may be begun that were submitted for later."""
 
     @staticmethod
     def key(line: Line) -> Key:
         """Return the key of the row."""
         return (*line, LEASE, "runs", "")
 
+    def place(self, run: StoredRun) -> int:
+        """Return the place of a new run among the others."""
+        if run.due > run.created:
+            self._later[run.id] = run.due
+        return max((number for number, id in enumerate(self.ids, 1) if self._later.get(id, 0) <= run.due), default=0)
+
     def replaced_by(self, ids: Iterable[str]) -> list[Change]:
         """Return the changes that replace it, unless it was changed meanwhile."""
-        key, text = self.key(self._line), " ".join(ids)
+        key = self.key(self._line)
+        text = " ".join(f"{id}@{self._later[id]:x}" if id in self._later else id for id in ids)
         if self._row is not None and self._row.columns[0] == text:
             return [Expect(REFS, key, self._row.columns)]
         count = 1 if self._row is None else int(self._row.columns[1]) + 1

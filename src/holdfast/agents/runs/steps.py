@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import update_wrapper, wraps
@@ -32,7 +32,7 @@ from typing import Annotated, Any, Final, Generic, Literal, ParamSpec, TypeAlias
 import msgspec
 
 from holdfast._fields import Hidden, Label
-from holdfast.agents.runs.record import NO_VALUE
+from holdfast.agents.runs.record import NO_VALUE, RUNNING, StoredRun
 from holdfast.agents.runs.table import HeldRun, RunTable, steps_prefix, until_answered
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
@@ -41,11 +41,15 @@ from holdfast.backends.runtime.drivers import Pause, arun, run
 from holdfast.backends.tables import REFS
 from holdfast.codec import msgpack
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
-from holdfast.engine.row_format import Line
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.row_format import LEASE, Line
+from holdfast.engine.run_rows import RECORD
 from holdfast.engine.types import to_datetime
 from holdfast.errors import (
     ConflictError,
     CorruptError,
+    DeniedError,
     HandlerError,
     InvalidError,
     OutcomeUnknownError,
@@ -58,9 +62,10 @@ T = TypeVar("T")
 OnUnknown: TypeAlias = Literal["raise", "retry"]
 """The policy for a step whose worker died in it: the run fails and the step is resolved by hand, or it is run again."""
 
-StepState: TypeAlias = Literal["running", "done", "failed"]
+StepState: TypeAlias = Literal["running", "done", "failed", "unknown"]
 
 _MAX_KEY = 200
+_STEPS_OF = str(steps_prefix(Line("", ""), "")[3])
 
 _TURN = 0.001
 """The pause in seconds while another step of the run is being recorded."""
@@ -94,7 +99,8 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunStep(msgspec.Struct, frozen=True):
-    """A step of a run: `running`, `done` or `failed`. If its worker died while it ran, what it did is unknown."""
+    """A step of a run: `running`, `done` or `failed`; `unknown`, if its worker died while it ran: what it did is for a
+    person to find out."""
 
     key: Annotated[str, Label("step")]
     name: str
@@ -179,16 +185,33 @@ class RunSteps:
         await self._put(begun)
         return begun
 
-    async def end(self, begun: StoredStep, result: Any = None, error: Exception | None = None) -> None:
-        """Record the outcome of an attempt."""
-        if error is None:
-            ended = msgspec.structs.replace(begun, state="done", outcome=self._codec.pack(result))
-        else:
-            try:
-                packed = self._codec.pack(error)
-            except (InvalidError, UnsupportedError):  # its text is recorded
-                packed = NO_VALUE
-            ended = msgspec.structs.replace(begun, state="failed", error=error_text(error), outcome=packed)
+    async def end(self, begun: StoredStep, result: Any) -> None:
+        """Record the result of a step. If that cannot be stored, the step has failed, and an error is raised."""
+        try:
+            packed = await protected(self._table, self.held.line, self._codec.pack(result), "result")
+        except (InvalidError, UnsupportedError, DeniedError) as error:  # the value; the step was run all the same
+            failure = InvalidError(
+                f"the step was run, and its result cannot be recorded: {error.what}",
+                where=self._where(begun.key),
+                hint="Return plain values; it is recorded as failed, and not run again",
+                code="step-result",
+            )
+            await self.fail(begun, failure)
+            raise failure from error
+        await self._end(msgspec.structs.replace(begun, state="done", outcome=packed))
+
+    async def fail(self, begun: StoredStep, error: Exception) -> None:
+        """Record the error of a step."""
+        text = error_text(error)
+        if (protection := self._table.handle.engine.protection) is not None:
+            text = protection.redact_text(text)
+        try:
+            packed = await protected(self._table, self.held.line, self._codec.pack(error), "error")
+        except (InvalidError, UnsupportedError, DeniedError):  # its text is recorded
+            packed = NO_VALUE
+        await self._end(msgspec.structs.replace(begun, state="failed", error=text, outcome=packed))
+
+    async def _end(self, ended: StoredStep) -> None:
         while not self._is_ending.acquire(blocking=False):  # those who follow the run see them in this order
             await Pause(_TURN)
         try:
@@ -226,17 +249,48 @@ class RunSteps:
         return f"step {key!r} of run {self.held.stored.id}"
 
 
+async def stored_values(engine: Engine, line: Line) -> AsyncIterator[tuple[str, str, bytes]]:
+    """Yield the packed values of a thread's runs and their steps: the run or step, what it is, and the value."""
+    (rows,) = await engine.context.backend.read([Scan(REFS, (*line, LEASE))])
+    for row in rows:
+        values: list[tuple[str, bytes]] = []
+        name = error = ""
+        if row.key[3] == RECORD:
+            found = StoredRun.of(row)
+            name, error, values = f"run {found.id}", found.error, [("input", found.input), ("result", found.result)]
+        elif str(row.key[3]).startswith(_STEPS_OF):
+            step = StoredStep.of(row)
+            name, error, values = f"step {step.key}", step.error, [("result", step.outcome)]
+        values += [("error", engine.context.codec.pack(error))] if error else []
+        for what, packed in values:
+            if packed:
+                yield name, what, packed
+
+
+async def protected(table: RunTable, line: Line, packed: bytes, what: str) -> bytes:
+    """Return a packed result to store in place of one. `DeniedError` if a policy for sensitive data refuses it."""
+    protection = table.handle.engine.protection
+    if protection is None or not packed:
+        return packed
+    (row,) = await protection.protect_writes(line, [PendingWriteRow("", "", 0, what, packed)])
+    return row.packed
+
+
 def _number(key: str) -> str:
     """Return the number of a step without a key of its own, with the task of a graph that it is in; else nothing."""
     found = _NUMBERED.match(key)
     return "" if found is None else found[0]
 
 
+def _config() -> Mapping[str, Any]:
+    """Return the config of the task of a graph in which code is executed; nothing outside of one."""
+    module = sys.modules.get("langchain_core.runnables.config")
+    return (None if module is None else module.var_child_runnable_config.get()) or {}
+
+
 def current_task() -> str:
     """Return what names the task of a graph in which code is executed; nothing outside of one."""
-    module = sys.modules.get("langchain_core.runnables.config")
-    config = None if module is None else module.var_child_runnable_config.get()
-    place = str((config or {}).get("configurable", {}).get("checkpoint_ns") or "")
+    place = str((_config().get("configurable") or {}).get("checkpoint_ns") or "")
     node = place.rpartition("|")[2].partition(":")[0].replace("/", " ")[:60]
     return f"{node} {blake2b(place.encode(), digest_size=6).hexdigest()}/" if place else ""
 
@@ -268,7 +322,7 @@ async def list_steps(table: RunTable, id: str) -> list[RunStep]:
         RunStep(
             step.key,
             step.name,
-            step.state,
+            "unknown" if step.state == "running" and stored.state != RUNNING and not step.is_repeated else step.state,
             step.attempts,
             to_datetime(step.started),
             None if step.state == "running" else to_datetime(int(row.columns[1])),
@@ -305,8 +359,20 @@ async def resolve_step(table: RunTable, id: str, key: str, packed: bytes | None)
 
 # Functions --------------------------------------------------------------------------------------------------------
 
-current_steps: ContextVar[RunSteps | None] = ContextVar("holdfast_run", default=None)
-"""The steps of the run in which code is executed."""
+current_steps: ContextVar[RunSteps | Literal[False] | None] = ContextVar("holdfast_run", default=None)
+"""The steps of the run in which code is executed; false in a step."""
+
+
+async def _find_steps() -> RunSteps | None:
+    """Return the steps of the run in which code is executed, which may be one that a saver began for a program; None
+    outside of one, and in another step."""
+    steps = current_steps.get()
+    if steps is not None:
+        return steps or None
+    config = _config()
+    find = getattr((config.get("configurable") or {}).get("__pregel_checkpointer"), "steps_of", None)
+    found: RunSteps | None = None if find is None else await find(config)
+    return found
 
 
 class StepFunction:
@@ -334,7 +400,7 @@ class StepFunction:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function once in this run; outside of a run, or in another step, just call it."""
-        steps = current_steps.get()
+        steps = run(_find_steps())
         if steps is None:
             return self.function(*args, **kwargs)
         key, digest = self._start(steps, args, kwargs)
@@ -342,7 +408,7 @@ class StepFunction:
         if recorded is not None:
             return steps.outcome(recorded)
         while True:
-            token = current_steps.set(None)
+            token = current_steps.set(False)
             try:
                 result = self.function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - recorded, and raised unless it is tried again
@@ -356,7 +422,7 @@ class StepFunction:
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Call the coroutine function likewise."""
-        steps = current_steps.get()
+        steps = await arun(_find_steps())
         if steps is None:
             return await self.function(*args, **kwargs)
         key, digest = self._start(steps, args, kwargs)
@@ -364,7 +430,7 @@ class StepFunction:
         if recorded is not None:
             return steps.outcome(recorded)
         while True:
-            token = current_steps.set(None)
+            token = current_steps.set(False)
             try:
                 result = await self.function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - recorded, and raised unless it is tried again
@@ -382,7 +448,7 @@ class StepFunction:
             steps.held.is_unknown = True
             raise error  # the function itself does not know: the step stays as one whose outcome is unknown
         if begun.attempts > self._retry.count:
-            await steps.end(begun, error=error)
+            await steps.fail(begun, error)
             raise error
         await Pause(self._retry.pause_after(begun.attempts))
         return await steps.begin_again(begun)

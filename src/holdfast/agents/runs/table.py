@@ -23,10 +23,10 @@ from holdfast.agents.runs.record import (
     RunState,
     StoredRun,
     ThreadQueue,
-    busy_scan,
     decode_place,
     due_scan,
     key_digest,
+    place_scan,
     record_key,
 )
 from holdfast.agents.runs.wake import ring
@@ -38,7 +38,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import LEASE, Line, StepRef, info_row
-from holdfast.engine.run_rows import BY_KEY, BY_TIME, run_place
+from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, WAITS, run_place
 from holdfast.errors import (
     ConflictError,
     HoldfastError,
@@ -67,14 +67,14 @@ MAX_DEATHS = 20
 MAX_ATTEMPTS = 3
 """How often a run is attempted that fails, unless it says otherwise."""
 
-_GIVEN = "given"
+GIVEN = "given"
 """No id of a checkpoint: the graph has got what it was to get."""
 
 _PAGE = 200
 
 _STEPS = 256
 
-_OF_GRAPHS = ("input", "loop")
+OF_GRAPHS = ("input", "loop")
 """The kinds of checkpoints that a graph makes when it runs."""
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -157,10 +157,16 @@ class RunTable:
         """Return runs of these graphs that are to be begun, also later, in the order of their times; some of those that
         workers have, after one with an id; and after which one to read on, which is empty at the end."""
         scans = [due_scan(self.tenant, graph, limit) for graph in graphs]
-        busy, *due = await self.context.stored.read([busy_scan(self.tenant, after, _PAGE), *scans])
-        last = str(busy[-1].key[2]).rpartition("/")[2] if len(busy) == _PAGE else ""
+        busy, *due = await self.context.stored.read([place_scan(self.tenant, BUSY, after, _PAGE), *scans])
+        last = _last_of(busy)
         found = [each for rows in due for each in self._readable(rows)]
         return sorted(found, key=lambda each: (each.due, each.id)), self._readable(busy), last
+
+    async def waiting(self, after: str) -> tuple[list[FoundRun], str]:
+        """Return some of the runs that wait, after one with an id; and after which one to read on, which is empty at
+        the end."""
+        (rows,) = await self.context.stored.read([place_scan(self.tenant, WAITS, after, _PAGE)])
+        return self._readable(rows), _last_of(rows)
 
     def _readable(self, rows: Sequence[Row]) -> list[FoundRun]:
         """Return the runs in rows: a damaged one does not stop the others."""
@@ -206,9 +212,13 @@ class RunTable:
                 cancelled, ids = await self._cancel_all(line, ids), ()
             if len(ids) >= MAX_WAITING:
                 raise QuotaError(f"{len(ids):,} runs of the thread wait already", where=f"thread {line}")
-            batch: list[Change] = [*cancelled, *queue.replaced_by([*ids, run.id])]
+            place = queue.place(run) if ids else 0
+            if ids and place == 0:
+                place, behind = await self._turn_of(line, ids[0])
+                cancelled += behind
+            batch: list[Change] = [*cancelled, *queue.replaced_by([*ids[:place], run.id, *ids[place:]])]
             batch += [Create(REFS, run.row(self.tenant)), Create(JOBS, run.list_row(self.tenant))]
-            if not ids:
+            if place == 0:
                 batch.append(Create(JOBS, run.place_row(self.tenant)))
             if key is not None:
                 batch.append(Create(JOBS, run.key_row(self.tenant)))
@@ -218,6 +228,14 @@ class RunTable:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
                 ring(self.context)
                 return run
+
+    async def _turn_of(self, line: Line, id: str) -> tuple[int, list[Change]]:
+        """Return the place for a run that is due before the first one of a thread, and what takes its turn from that.
+        One that was begun keeps it."""
+        (first,) = await self.of_threads([(line.name, id)])
+        if first is None or first.state != QUEUED or first.marks:
+            return 1, []
+        return 0, first.changes_to(first.changed(), self.tenant, is_next=False)
 
     async def _cancel_all(self, line: Line, ids: Sequence[str]) -> list[Change]:
         """Return the changes that cancel the runs of a thread."""
@@ -331,7 +349,7 @@ class RunTable:
                         code="under-way",
                     )
                 # What the program gives to the graph is not known here: a worker that goes on gives it nothing.
-                fields: dict[str, Any] = {"worker": worker, "base": _GIVEN, "answer": NO_VALUE}
+                fields: dict[str, Any] = {"worker": worker, "base": GIVEN}
                 if first.state == FAILED:
                     fields |= {"ended": 0, "error": "", "marks": (*first.marks, Mark("begun", now, head))}
                 new = first.changed(state=RUNNING, attempts=first.attempts + 1, **fields)
@@ -341,7 +359,7 @@ class RunTable:
                 id, mark = new_id(now), Mark("begun", now, head)
                 new = StoredRun(id, line.name, graph, RUNNING, now, now, NO_VALUE, MAX_ATTEMPTS)
                 fields = {"attempts": 1, "worker": worker, "started": now, "base": head, "marks": (mark,)}
-                new = msgspec.structs.replace(new, is_graph=True, **fields)
+                new = msgspec.structs.replace(new, is_graph=True, is_own=True, **fields)
                 changes += [Create(REFS, new.row(self.tenant)), Create(JOBS, new.list_row(self.tenant))]
                 changes += [Create(JOBS, new.place_row(self.tenant, claim.token))]
                 changes += queue.replaced_by([id, *queue.ids])
@@ -360,18 +378,21 @@ class RunTable:
         if run.base is None:
             return fields | {"base": place}
         if is_new and await self._was_left(run, line):
-            return fields | {"base": place, "answer": NO_VALUE}
+            return fields | {"base": place}
         return fields
 
     async def _was_left(self, run: StoredRun, line: Line) -> bool:
         """Return whether a run that was over starts anew with its input: it had stored nothing, or the graph has been
         run on the thread since. What a person changed there does not matter."""
         last = run.marks[-1].place
-        return last == run.base or any(each.kind in _OF_GRAPHS for each in await self.checkpoints(line, last))
+        return last == run.base or any(each.kind in OF_GRAPHS for each in await self.checkpoints(line, last))
 
     async def finish(self, held: HeldRun, state: RunState, *, removes: bool = False, **fields: Any) -> StoredRun:
-        """Record what became of a run, and release its claim. `ClaimLostError` if that is lost. Of one that nobody
-        submitted, the record is removed."""
+        """Record what became of a run, and release its claim; or remove its record. `ClaimLostError` if the claim is
+        lost."""
+        protection = self.handle.engine.protection
+        if protection is not None and fields.get("error"):
+            fields["error"] = protection.redact_text(fields["error"])
 
         async def end() -> StoredRun:
             if state in ENDED:
@@ -436,15 +457,20 @@ class RunTable:
             run = await self.get(id)
             if run.state in ENDED:
                 return run
-            line, new = run.line(self.tenant), await self._over(run, CANCELLED)
-            batch = run.changes_to(new, self.tenant, is_next=False)
-            batch += await self._leave(await self.queue(line), line, new)
+            line = run.line(self.tenant)
+            batch = await self.ended(run, await self.queue(line), CANCELLED)
             if run.state == RUNNING:
                 batch += claim_removal(line)
             if await self.context.backend.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, CANCELLED)
                 ring(self.context)
-                return new
+                return await self.get(id)
+
+    async def ended(self, run: StoredRun, queue: ThreadQueue, state: RunState, **fields: Any) -> list[Change]:
+        """Return the changes that end a run, and give the next one of its thread its turn."""
+        new = await self._over(run, state, **fields)
+        batch = run.changes_to(new, self.tenant, is_next=False)
+        return batch + await self._leave(queue, run.line(self.tenant), new)
 
     async def requeue(self, id: str, states: Sequence[RunState], hint: str, **fields: Any) -> StoredRun:
         """Have a run done that waits for an answer, or is over. `ConflictError` if it is in none of these states."""
@@ -453,15 +479,18 @@ class RunTable:
             await attempts.begin()
             run = await self.get(id)
             if run.state not in states:
-                raise ConflictError(f"the run is {run.state}", where=f"run {id}", hint=hint, code="run-state")
-            line, now = run.line(self.tenant), self.context.clock()
-            new = run.changed(state=QUEUED, due=now, ended=0, failures=0, deaths=0, error="", error_code="", **fields)
-            queue = await self.queue(line)
-            ids = queue.ids if run.id in queue.ids else [*queue.ids, run.id]
-            batch = run.changes_to(new, self.tenant, is_next=ids[0] == run.id)
-            if await self.context.backend.apply([*batch, *queue.replaced_by(ids)]) is None:
+                raise run.conflict(hint)
+            batch = self.requeued(run, await self.queue(run.line(self.tenant)), **fields)
+            if await self.context.backend.apply(batch) is None:
                 ring(self.context)
-                return new
+                return await self.get(id)
+
+    def requeued(self, run: StoredRun, queue: ThreadQueue, **fields: Any) -> list[Change]:
+        """Return the changes that have a run done that waits, or is over."""
+        now = self.context.clock()
+        new = run.changed(state=QUEUED, due=now, ended=0, failures=0, deaths=0, error="", error_code="", **fields)
+        ids = queue.ids if run.id in queue.ids else [*queue.ids, run.id]
+        return [*run.changes_to(new, self.tenant, is_next=ids[0] == run.id), *queue.replaced_by(ids)]
 
     async def delete(self, id: str) -> bool:
         """Delete the record of a run that is over, with its steps. False if there is none."""
@@ -469,7 +498,7 @@ class RunTable:
         if run is None:
             return False
         if run.state not in ENDED:
-            raise ConflictError(f"the run is {run.state}", where=f"run {id}", hint="Cancel it first", code="run-state")
+            raise run.conflict("Cancel it first")
         return await self.context.backend.apply([run.unchanged(self.tenant), *self._removal(run)]) is None
 
     def _removal(self, run: StoredRun) -> list[Change]:
@@ -511,6 +540,10 @@ def step_ordinal(row: Row) -> int:
 def steps_prefix(line: Line, id: str) -> Key:
     """Return the start of the keys of the steps of a run."""
     return (*line, LEASE, f"steps of {id}")
+
+
+def _last_of(rows: Sequence[Row]) -> str:
+    return str(rows[-1].key[2]).rpartition("/")[2] if len(rows) == _PAGE else ""
 
 
 def _thread_of(row: Row) -> str:

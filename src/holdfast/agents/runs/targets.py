@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from holdfast._lazy import load
 from holdfast.agents.runs.record import DONE, NO_VALUE, QUEUED, WAITING, RunState
-from holdfast.agents.runs.steps import Workflow
+from holdfast.agents.runs.steps import Workflow, protected
 from holdfast.agents.runs.table import HandOver, HeldRun, RunTable
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.namespaces import split_name
@@ -76,7 +76,7 @@ class GraphTarget:
         return {"configurable": {"thread_id": thread}, "metadata": {"run": held.stored.id}}
 
     async def _given(self, table: RunTable, held: HeldRun) -> Any:
-        """Return the input or the answer; None if a checkpoint has it, or has gone past it."""
+        """Return the input; None if a checkpoint has it, or has gone past it. Answers are in the store."""
         head = await table.handle.engine.lines.latest_step(held.line)
         stored, codec = held.stored, table.handle.codec
         if ("" if head is None else head.id) != stored.base:
@@ -87,8 +87,6 @@ class GraphTarget:
                 where=f"run {stored.id} of thread {held.line}",
                 code="run-empty",
             )
-        if stored.answer:
-            return load("langgraph.types", "Command")(resume=codec.unpack(stored.answer))
         return codec.unpack(stored.input) if stored.input else None
 
     async def _outcome(self, table: RunTable, held: HeldRun) -> Outcome:
@@ -126,7 +124,7 @@ class WorkflowTarget:
                 hint="Write it with `def`, or use the worker of an AsyncStore",
             )
         args, kwargs = self._arguments(table, held)
-        return Outcome(DONE, table.handle.codec.pack(self._function(*args, **kwargs)))
+        return run(self._outcome(table, held, self._function(*args, **kwargs)))
 
     async def acall(self, table: RunTable, held: HeldRun) -> Outcome:
         """Run it likewise, awaited."""
@@ -135,7 +133,10 @@ class WorkflowTarget:
             result = await self._function(*args, **kwargs)
         else:
             result = await asyncio.to_thread(self._function, *args, **kwargs)
-        return Outcome(DONE, table.handle.codec.pack(result))
+        return await arun(self._outcome(table, held, result))
+
+    async def _outcome(self, table: RunTable, held: HeldRun, result: Any) -> Outcome:
+        return Outcome(DONE, await protected(table, held.line, table.handle.codec.pack(result), "result"))
 
     def _arguments(self, table: RunTable, held: HeldRun) -> tuple[list[Any], dict[str, Any]]:
         given = table.handle.codec.unpack(held.stored.input) if held.stored.input else None

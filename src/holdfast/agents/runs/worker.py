@@ -22,10 +22,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from holdfast.agents.runs.record import FAILED, QUEUED, FoundRun, Run, StoredRun
+from holdfast.agents.runs.record import FAILED, QUEUED, WAITING, FoundRun, Run, StoredRun
 from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, RunTable
 from holdfast.agents.runs.targets import GraphTarget, Outcome, Target, make_targets
+from holdfast.agents.runs.waits import settle_some
 from holdfast.agents.runs.wake import Bell
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
@@ -56,10 +57,20 @@ machine."""
 CONCURRENCY = 4
 """How many runs a worker does at a time, unless it says otherwise."""
 
+_SETTLE_EVERY = 10.0
+"""The time in seconds between two looks at runs that wait: their threads may have gone on without them."""
+
 _FEWEST = 8
 """How many runs that are due a worker looks at, at least."""
 
-_NOT_RETRIED = ("step-order", "step-arguments", "step-failed", "run-empty")
+_NOT_RETRIED = (
+    "step-order",
+    "step-arguments",
+    "step-failed",
+    "step-result",
+    "run-empty",
+    "redaction-refused",
+)
 """Codes of errors that another attempt would find again."""
 
 _OBSERVED = 0.6
@@ -119,6 +130,10 @@ class _WorkerBase:
         self._seen: dict[Line, _SeenClaim] = {}
         self._last_busy = ""
         """After which run the next look at those of others goes on."""
+        self._last_waiting = ""
+        """After which run the next look at those that wait goes on."""
+        self._settle_from = 0.0
+        """From when on by the monotonic clock those that wait are looked at again."""
         self._passed: dict[tuple[str, int], float] = {}
         """Runs that could not be begun, and until when by the monotonic clock they are passed over."""
         self._problem = ""
@@ -148,6 +163,9 @@ class _WorkerBase:
         if free <= 0:
             return self._look_every
         limit = max(2 * free, _FEWEST) + len(self._passed)
+        if time.monotonic() >= self._settle_from:
+            self._last_waiting = await settle_some(self._table, self._last_waiting)
+            self._settle_from = time.monotonic() + (0 if self._last_waiting else _SETTLE_EVERY)
         due, busy, last = await self._table.look(self._targets, limit, self._last_busy)
         self._last_busy = last
         now, moment = self._table.context.clock(), time.monotonic()
@@ -242,6 +260,8 @@ class _WorkerBase:
         return fields | {"state": QUEUED, "due": self._table.context.clock() + int(pause * 1e9)}
 
     def _report(self, ended: StoredRun) -> None:
+        if ended.state == WAITING:
+            self._settle_from = 0.0  # it may have been answered meanwhile
         if self._on_end is not None:
             self._on_end(ended.describe(self._table.handle.codec))
 
@@ -277,7 +297,7 @@ class Worker(_WorkerBase):
 
     def run_due(self) -> None:
         """Do what is due now, and return when nothing is left that can be begun."""
-        self._stopped = False
+        self._stopped, self._settle_from = False, 0.0
         while True:
             run(self._look())  # an error is not "nothing is due"
             if not self._active:

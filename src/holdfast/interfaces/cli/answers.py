@@ -34,6 +34,7 @@ def answer(session: CliContext, thread: str, value: str | None, question: str | 
 
 
 def _text(value: object) -> str:
+    from holdfast._views import plain
     from holdfast.codec.value_text import json_text
 
-    return safe(json_text(value))[:200]
+    return safe(json_text(plain(value)))[:200]

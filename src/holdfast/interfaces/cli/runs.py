@@ -122,13 +122,17 @@ def retry(session: CliContext, run: str) -> None:
 
 
 @command("answer", run=RUN)
-@click.argument("value", metavar="JSON")
-def answer(session: CliContext, run: str, value: str) -> None:
-    """Answer the question at which a run waits.
+@click.argument("value", metavar="[JSON]", required=False)
+@click.option("--question", metavar="ID", help="The question that is answered, if several wait.")
+def answer(session: CliContext, run: str, value: str | None, question: str | None) -> None:
+    """Answer the question at which a run waits; without an answer, go on from a breakpoint.
 
     holdfast runs answer 18e9475ab10b04b954e1d872 '"yes"'
     """
-    found = session.open(write=True).runs.answer(run, parse_json(value, "the answer"))
+    if value is None and question is not None:
+        raise click.UsageError("a question is answered with a JSON value")
+    given = None if value is None else parse_json(value, "the answer")
+    found = session.open(write=True).runs.answer(run, given, question=question)
     session.tell(f"The run {run} is queued.", found)
 
 

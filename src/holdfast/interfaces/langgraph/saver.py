@@ -27,6 +27,7 @@ from msgspec.structs import astuple
 
 from holdfast._lazy import load
 from holdfast.agents.runs.program_runs import ProgramRun, ProgramRuns
+from holdfast.agents.runs.steps import RunSteps
 from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.engine.claims import CLAIM_SECONDS
 from holdfast.engine.namespaces import split_name, thread_name
@@ -316,6 +317,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 hint="HoldfastSaver(store, recover='support')",
             )
         return self._runs.enter(graph_forms.place_of(config).thread)
+
+    async def steps_of(self, config: RunnableConfig) -> RunSteps | None:
+        """Return the steps of the run of a graph whose node has this config: `@holdfast.step` finds it by this. None if
+        the saver records no runs."""
+        return None if self._runs is None else await self._runs.steps(graph_forms.place_of(config).thread)
 
     def _written(self, value: Any) -> Any:
         if not isinstance(value, BaseException):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,6 +34,10 @@ _PAGE = 200
 AUDITED = "(audit)"
 RECORD_PATHS = (AUDITED, f"({PIN})", f"({HOLD})")
 """The starts of the paths in records of the audit, and those of the reasons of pins and holds."""
+
+
+ValuesBeside: TypeAlias = Callable[[Engine, Line], AsyncIterator[tuple[str, str, bytes]]]
+"""Yields packed values that are stored beside the steps of a line: whose they are, what they are, and each value."""
 
 
 class SensitiveFinding(msgspec.Struct, frozen=True):
@@ -81,12 +86,20 @@ async def read_reasons(engine: Engine, line: Line) -> list[Row]:
 class SensitiveScan:
     """Searches the lines of a tenant."""
 
-    def __init__(self, engine: Engine, tenant: str, detector: Detector, policies: PolicySet | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        detector: Detector,
+        policies: PolicySet | None = None,
+        beside: ValuesBeside | None = None,
+    ) -> None:
         """The policies: data that one of them allows is not reported."""
         self._engine = engine
         self._policies = policies
         self._tenant = tenant
         self._detector = detector
+        self._beside = beside
         self._without_names = Detector(detector.names - BY_NAME)
 
     async def run(
@@ -151,6 +164,10 @@ class SensitiveScan:
         return found
 
     async def _latest(self, line: Line) -> AsyncIterator[SensitiveFinding]:
+        if self._beside is not None:
+            async for owner, what, packed in self._beside(self._engine, line):
+                for each in self._value(line, "", packed, what, (f"({mask(owner)})", what)):
+                    yield each
         tip = await self._engine.lines.load_tip(line)
         if tip is None or tip.point is None:
             return

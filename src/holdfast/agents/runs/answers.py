@@ -1,12 +1,16 @@
-"""Answers to the interrupts of graphs, stored as LangGraph stores what resumes a task."""
+"""Answers to the interrupts of graphs, stored as LangGraph stores what resumes a task.
+
+A run that waits is queued in the same batch: a worker goes on from the checkpoint, and finds the answer there.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.agents.runs.record import NO_VALUE, WAITING
-from holdfast.agents.runs.table import RunTable
+from holdfast.agents.runs.record import WAITING
+from holdfast.agents.runs.table import GIVEN, RunTable
+from holdfast.agents.runs.wake import ring
 from holdfast.backends.interface import Batch, Create, Expect, Put, Row
 from holdfast.backends.tables import STEPS, WRITES
 from holdfast.engine.engine import Engine
@@ -15,7 +19,7 @@ from holdfast.engine.model.steps import ANSWERED, PendingWriteRow
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef, write_row
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.history.thread_status import INTERRUPT, RESUME, items_of, read_status, refresh_status
+from holdfast.history.thread_status import INTERRUPT, RESUME, items_of, questions_in, read_status, refresh_status
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import StoreHandle
 
@@ -35,13 +39,17 @@ class _Asked(NamedTuple):
     answers: list[Any]
 
 
-async def store_answer(handle: StoreHandle, line: Line, value: Any, question: str | None) -> None:
-    """Store the answer to a question of a thread. The first one counts."""
+async def store_answer(
+    handle: StoreHandle, line: Line, value: Any, question: str | None, *, run: str | None = None
+) -> None:
+    """Store the answer to a question of a thread, and queue its run that waits: the one with the id `run`, if that is
+    given. The first answer counts."""
     engine, attempts = handle.engine, Attempts("answering", line, handle.engine.context.metrics)
     if engine.protection is not None:  # the graph would go on with the stand-in
         await engine.protection.refuse(line, engine.context.codec.pack(value), "answer")
     while True:
         await attempts.begin()
+        continued = await _continued(handle, line, run)
         root = await engine.lines.find(line, None)
         id = await _question(engine, line, question)
         asked = await _find_task(engine, line, root, id)
@@ -50,6 +58,7 @@ async def store_answer(handle: StoreHandle, line: Line, value: Any, question: st
             *await _unchanged(engine, line, root),
             *(await _unchanged(engine, asked.line, asked.step) if asked.line != line else ()),
             Put(WRITES, _resumed(engine, asked, value)),
+            *continued,
         ]
         failed = await recorded(engine, line, "answer", {"question": id, "checkpoint": root.id})(batch)
         if failed is None:
@@ -57,8 +66,9 @@ async def store_answer(handle: StoreHandle, line: Line, value: Any, question: st
         if failed == 0:
             raise _taken(line, id)
         await engine.lines.load_tip(line)
+    if continued:
+        ring(engine.context)
     await refresh_status(engine, line)
-    await _queue_run(handle, line)
 
 
 async def _question(engine: Engine, line: Line, question: str | None) -> str:
@@ -114,10 +124,10 @@ async def _find_task(engine: Engine, line: Line, root: StepRef, id: str) -> _Ask
         for row in rows:
             if row.channel != INTERRUPT or row.task in ended:
                 continue
-            items = items_of(engine.context.codec.unpack(row.packed))
-            if id in [str(getattr(item, "id", "")) for item in items]:
+            codec = engine.context.codec
+            if any(question.id == id for question in questions_in(codec, row.packed)):
                 before = next((other for other in rows if other.channel == RESUME and other.task == row.task), None)
-                answers = [] if before is None else list(items_of(engine.context.codec.unpack(before.packed)))
+                answers = [] if before is None else list(items_of(codec.unpack(before.packed)))
                 found = _Asked(each, step, row.path, row.task, answers)
     if found is None:  # it went on meanwhile
         raise ConflictError("the question does not wait any more", where=f"thread {line}", code="not-waiting")
@@ -145,12 +155,16 @@ def _resumed(engine: Engine, asked: _Asked, value: Any) -> Row:
     return write_row(asked.line, asked.step.id, PendingWriteRow(asked.path, asked.task, _RESUME_PLACE, RESUME, packed))
 
 
-async def _queue_run(handle: StoreHandle, line: Line) -> None:
-    """Have a worker go on with the run that waits, if there is one."""
+async def _continued(handle: StoreHandle, line: Line, id: str | None) -> Batch:
+    """Return the changes that queue the run of a thread that waits, if there is one; or the condition that the run
+    whose turn it is comes to no other state meanwhile. `ConflictError` if the run with the id does not wait."""
     table = RunTable(handle)
-    for id in (await table.queue(line)).ids[:1]:
-        run = await table.find(id)
-        if run is not None and run.state == WAITING:
-            hint = "It went on meanwhile"
-            # The graph has its input and the answer: it is continued from its checkpoint.
-            await table.requeue(id, (WAITING,), hint, answer=NO_VALUE, base="")
+    queue = await table.queue(line)
+    first = (await table.of_threads([(line.name, queue.ids[0])]))[0] if queue.ids else None
+    if id is not None and (first is None or first.id != id or first.state != WAITING):
+        raise (await table.get(id)).conflict("See what it waits for: store.thread(name).status()")
+    if first is None:
+        return []
+    if first.state != WAITING:
+        return [first.unchanged(table.tenant)]
+    return table.requeued(first, queue, base=GIVEN)
