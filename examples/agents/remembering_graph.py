@@ -1,6 +1,10 @@
-"""A LangGraph agent that remembers people across conversations: `python -m examples.agents.remembering_graph`.
+"""A LangGraph agent that remembers people across conversations.
+
+    python -m examples.agents.remembering_graph
 
 Its checkpoints and its long-term memory are in one store. Needs no key: the model is played.
+
+It prints what the agent knows in each conversation, what is found by a search, and what is left when one person was erased.
 """
 
 from __future__ import annotations

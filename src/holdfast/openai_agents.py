@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agents.items import TResponseInputItem
 from agents.memory import SessionABC, SessionSettings
 from agents.memory.session_settings import resolve_session_limit
 
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from holdfast.store.store import AsyncStore, Store
-
-if TYPE_CHECKING:
-    from agents.items import TResponseInputItem
 
 __all__ = ["HoldfastSession"]
 

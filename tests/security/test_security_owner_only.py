@@ -28,6 +28,7 @@ VIEWS = {
     *("AsyncTimeline", "AsyncWatch", "Agents", "Artifacts", "CheckpointStore", "Checkpointer", "HoldfastSaver"),
     *("IdentityErasure", "IdentityRedaction", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
     *("Sharing", "State", "Thread", "Timeline", "Watch"),
+    *("HoldfastCache", "HoldfastChatHistory", "HoldfastSession", "HoldfastStore", "export_threads", "import_threads"),
 }
 """The classes that views use themselves, or are given: their calls ask the guard (see `test_probe`)."""
 

@@ -243,6 +243,8 @@ NO_RECORDS |= {f"hooks {each}" for each in ("undelivered", "retry", "discard")}
 """They need a call that was not delivered: test_timeline.py runs them."""
 NO_RECORDS |= {"work", *(f"runs {each}" for each in ("show", "follow", "cancel", "retry", "answer"))}
 """They need a run and a worker: test_runs.py runs them."""
+NO_RECORDS |= {"mcp", "estimate"}
+"""The first runs until it is stopped, and the second needs a database of another saver: test_transfer.py runs it."""
 NO_RECORDS |= {"answer"}
 """It needs a graph that asks: test_answers.py runs it."""
 NO_RECORDS |= {"backup add-key", "backup keys"}

@@ -91,7 +91,9 @@ class ChangingOperations:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.names: set[str] = set()
         self._open: ContextVar[str] = ContextVar("operation", default="")
-        run, apply = drivers.run, MemoryBackend.apply
+        run, apply, make = drivers.run, MemoryBackend.apply, MemoryBackend.__init__
+        own = set[int]()
+        """The stores in memory that an operation made for its own use."""
 
         def noted_run(coroutine: Any) -> Any:
             token = self._open.set(self._open.get() or coroutine.__qualname__)
@@ -100,13 +102,18 @@ class ChangingOperations:
             finally:
                 self._open.reset(token)
 
+        def noted_make(backend: MemoryBackend, *arguments: Any, **options: Any) -> None:
+            make(backend, *arguments, **options)
+            (own.add if self._open.get() else own.discard)(id(backend))
+
         async def noted_apply(backend: MemoryBackend, batch: Any) -> int | None:
-            if any("audit" not in str(each) for each in batch):  # which notes what identities read
+            if id(backend) not in own and any("audit" not in str(each) for each in batch):  # which notes what identities read
                 self.names.add(self._open.get())
             return await apply(backend, batch)
 
         patch.setattr(drivers, "run", noted_run)
         patch.setattr(MemoryBackend, "apply", noted_apply)
+        patch.setattr(MemoryBackend, "__init__", noted_make)
 
 
 @pytest.fixture(scope="module")

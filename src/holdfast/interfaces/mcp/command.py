@@ -17,8 +17,8 @@ def mcp(session: CliContext, write: bool, port: int | None) -> None:
     It is read-only without --write, and acts as the identity of --as, if one is given. Over HTTP, every program of this
     machine can use it: prefer stdin and stdout.
 
-    holdfast --store agents.db mcp
-    holdfast --store agents.db --as user:alice mcp --write
+    holdfast mcp --store agents.db
+    holdfast mcp --store agents.db --write
     """
     try:
         from holdfast.interfaces.mcp.tools import build_server
