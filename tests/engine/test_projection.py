@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -20,12 +20,22 @@ import holdfast
 from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import CONVERSATION_HISTORY, HEADS, METADATA, READABLE, STATE_VALUES, STEPS
+from holdfast.backends.tables import (
+    BEHIND,
+    CONVERSATION_HISTORY,
+    HEADS,
+    METADATA,
+    READABLE,
+    STATE_VALUES,
+    STEPS,
+    JsonText,
+)
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError
 from holdfast.langgraph import HoldfastSaver
+from holdfast.store.store import Store
 from tests.damaged import flipped
 from tests.engine.lines import KINDS, Clock, backend
 from tests.engine.pruned import dropping_ids, prune
@@ -105,6 +115,33 @@ def test_messages_of_all_kinds_are_told_one_by_one() -> None:
         "plan": ("value", 0, [{"role": 1}]),
         "empty": ("value", 0, []),
     }
+
+
+@pytest.mark.parametrize("project", [True, "follow"])
+def test_the_records_of_the_store_have_no_rows(project: bool | Literal["follow"]) -> None:
+    def fill(store: Store) -> None:
+        store.thread("t").put({"n": 1}, metadata={"subject": "u-1"})
+        store.state(agent="a")["k"] = 1
+        store.sessions.start("s", on_end="keep").state["k"] = 1
+        store.artifacts.register(b"x", id="x")
+        store.erasure.erase("u-2")
+        store.access.freeze("user:u-3", reason="stolen")
+
+    shown, on = {"t", "␞agent:a", "␞session:s"}, MemoryBackend()
+    store = showing(on, project=project)
+    fill(store)
+    store.maintenance.project()
+    assert {str(key[0]) for rows in rows_of(on).values() for key in rows} == shown
+    assert run(on.read([Scan(BEHIND, ())])) == [[]]
+    assert store.maintenance.verify(kinds="all", level="decode").findings == []
+    # Those that are there already are removed.
+    head = run(on.read([Scan(HEADS, ())]))[0][0]
+    for again in (False, True):
+        value = Row(("", "␞erasures", "key"), ("value", 0, "", "", JsonText('"k"')))
+        run(on.apply([Put(HEADS, head._replace(key=("", "␞erasures"))), Put(STATE_VALUES, value)]))
+        assert [each.thread for each in store.maintenance.verify(kinds="all", level="decode").findings] == ["␞erasures"]
+        store.maintenance.project(again=again)
+        assert {str(key[0]) for rows in rows_of(on).values() for key in rows} == shown
 
 
 def test_values_that_databases_refuse_are_shown_in_another_way() -> None:

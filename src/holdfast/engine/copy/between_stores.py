@@ -54,7 +54,7 @@ from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.line_walk import LineSet, each_of, pages_of
-from holdfast.engine.namespaces import AUDIT
+from holdfast.engine.namespaces import AUDIT, CONTENT_KINDS, line_kind, short_name
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.projection.rows import clear_state
 from holdfast.engine.row_format import HOLD, PIN, Line, StepRef, open_writes, write_row
@@ -636,16 +636,21 @@ def _hide_stale(line: Line, steps: Listing, target: Listing) -> list[Change]:
 
 def _check_history(line: Line, source: Row, target: Row, steps: Listing, target_steps: Listing, url: str) -> None:
     """`ConflictError` if the line in the target is another one, or has steps of its own."""
-    hint = "Delete the thread there, or copy to another store"
+    what = kind = line_kind(line.name)
+    hint = f"Delete the {kind} there, or copy to another store"
+    if kind not in CONTENT_KINDS:
+        what = f"record of {short_name(line.name)}"
+        hint = "The other store has made changes of its own, or erased a person. Copy to a new store, or only threads"
+    where = f"{kind} {line._replace(name=short_name(line.name))} in {url}"
     if (source.columns[0], source.body) != (target.columns[0], target.body):
-        raise ConflictError("a different thread with this name exists", where=f"thread {line} in {url}", hint=hint)
+        raise ConflictError(f"a different {what} with this name exists", where=where, hint=hint)
     for key, columns in target_steps.items():
         copy = StepRef.of(Row(key, columns))
         original = StepRef.of(Row(key, steps[key])) if key in steps else None
         if original is None or original.hash != copy.hash:
             raise ConflictError(
-                f"the thread has a checkpoint there that it does not have here: {copy.id or copy.hash.hex()}",
-                where=f"thread {line} in {url}",
+                f"the {what} has a checkpoint there that it does not have here: {copy.id or copy.hash.hex()}",
+                where=where,
                 hint=hint,
             )
 

@@ -21,7 +21,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.projection.projector import Projector, StepFollower
-from holdfast.engine.projection.rows import ProjectedStep, RowChanges
+from holdfast.engine.projection.rows import ProjectedStep, RowChanges, is_shown
 from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError
 
@@ -72,9 +72,13 @@ class RowFollower(StepFollower):
         """Lines whose log cannot be read. Their rows are made with their next step, as far as that goes."""
 
     def marks(self, line: Line, steps: Sequence[ProjectedStep]) -> list[Change]:
+        if not is_shown(line):
+            return []
         return [Put(BEHIND, Row((*line, each.point.id), (each.point.time,))) for each in steps]
 
     def add(self, line: Line, steps: Sequence[ProjectedStep]) -> None:
+        if not is_shown(line):
+            return
         weight = sum(each.point.size - (each.parent.size if each.parent is not None else 0) for each in steps)
         with self._lock:
             self._since.setdefault(line, steps[0].point.time)

@@ -24,6 +24,7 @@ from holdfast.backends.tables import (
     EVENTS,
     HEADS,
     METADATA,
+    READABLE,
     STATE_TRANSITIONS,
     STATE_VALUES,
     STEPS,
@@ -73,6 +74,7 @@ from holdfast.engine.projection.rows import (
     entries_of,
     first_step,
     has_transitions,
+    is_shown,
     operations_by_channel,
     transition_columns,
 )
@@ -122,6 +124,8 @@ class Projector:
 
     async def rows(self, line: Line, new_steps: Sequence[ProjectedStep]) -> RowChanges:
         """Return the changes that are applied together with steps of one thread."""
+        if not is_shown(line):
+            return RowChanges(line)
         try:
             return await self._rows(line, new_steps)
         except CorruptError:
@@ -532,7 +536,7 @@ class Projector:
             number += 1
             if again or not (await self.is_complete(line) and await self._has_all_steps(line)):
                 await self.build(line)
-                count += 1
+                count += is_shown(line)
             if tell is not None:
                 tell(line.name, number)
         return count
@@ -542,8 +546,8 @@ class Projector:
         point = await self._lines.latest_step(line)
         heads, marks = await self._backend.read([Get(HEADS, [tuple(line)]), Scan(BEHIND, tuple(line), limit=1)])
         head = Head.of(heads)
-        if point is None or head is None:
-            return point is None and head is None
+        if point is None or head is None or not is_shown(line):
+            return head is None and not marks and (point is None or not is_shown(line))
         return head.hash == point.hash.hex() and not marks
 
     async def lag(self, *place: str) -> tuple[int, float]:
@@ -564,14 +568,18 @@ class Projector:
             ]
         )
         thread = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in map(Branch.of, branches)})
-        points = {point.id: point for point in map(StepRef.of, steps)}  # the last revision of each id
+        points = {point.id: point for point in map(StepRef.of, steps if is_shown(line) else ())}  # the last revisions
         return {str(row.key[2]): row.columns[1:6] for row in transitions} == {
             id: (thread.label(each.branch), each.branch, each.depth, clean_text(each.kind), time_text(each.time))
             for id, each in points.items()
         }
 
     async def build(self, line: Line) -> None:
-        """Build all rows of a thread from its log. Those that are right already stay."""
+        """Build all rows of a thread from its log. Those that are right already stay. Rows of a line that is not shown
+        are removed."""
+        if not is_shown(line):
+            await self._backend.apply([Delete(table, tuple(line)) for table in (*READABLE, BEHIND)])
+            return
         missing = 0
         attempts = Attempts("making readable rows", line, self._context.metrics)
         while True:

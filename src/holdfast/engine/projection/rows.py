@@ -27,7 +27,7 @@ from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
 from holdfast.engine.model.scopes import unquoted
 from holdfast.engine.model.steps import Step, StepHeader
-from holdfast.engine.namespaces import AGENTS
+from holdfast.engine.namespaces import AGENTS, CONTENT_KINDS, line_kind
 from holdfast.engine.projection.rendering import (
     CAP,
     CONVERSATION,
@@ -199,6 +199,12 @@ def _slice_pieces(pieces: Iterable[Piece], start: int, length: int) -> Iterator[
                 else NewItems(piece.step, high - low)
             )
         start -= count
+
+
+def is_shown(line: Line) -> bool:
+    """Return whether a line has readable rows: threads, agents, scopes and sessions do, and the store's own records,
+    such as the audit and the ledger of erasures, do not."""
+    return line_kind(line.name) in CONTENT_KINDS
 
 
 def has_transitions(line: Line) -> bool:

@@ -98,8 +98,9 @@ async def run_drill(
                 if sorted(tips) != sorted(entry.tips):
                     findings.append(f"{short_name(entry.name)}: it ends elsewhere than when the backup was made")
         compared = await _compare(engine, entries, findings)
-        opened = await backup_engine(repository, backup.id, every, engine, keys=keys)
-        findings += await _left_out(engine, opened, entries)
+        findings += await _left_out(
+            engine, await backup_engine(repository, backup.id, every, engine, keys=keys), entries
+        )
         moment = await _prove_moment(engine, repository, backup, findings)
         verified = time.monotonic()
     except HoldfastError as error:
