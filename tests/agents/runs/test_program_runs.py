@@ -369,7 +369,9 @@ def test_steps_in_a_graph_that_a_program_runs_are_recorded(store: Store, is_bloc
     with pytest.raises(ValueError, match="broken"), block:
         graph.invoke({"log": []}, CONFIG)
     (failed,) = store.runs.list()
-    assert [(each.name, each.state, each.result) for each in store.runs.steps(failed.id)] == [("outer", "done", "did n")]
+    assert [(each.name, each.state, each.result) for each in store.runs.steps(failed.id)] == [
+        ("outer", "done", "did n")
+    ]
     is_broken[0] = False
     store.runs.retry(failed.id)
     store.worker(support=chain(work)).run_due()
