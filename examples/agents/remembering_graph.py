@@ -4,7 +4,7 @@
 
 Its checkpoints and its long-term memory are in one store. Needs no key: the model is played.
 
-It prints what the agent knows in each conversation, what is found by a search, and what is left when one person was erased.
+It prints what the agent knows in each conversation, what a search finds, and what is left when one person was erased.
 """
 
 from __future__ import annotations

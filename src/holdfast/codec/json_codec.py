@@ -95,6 +95,16 @@ def is_mark(tree: dict[Any, Any]) -> bool:
     return type(key) is str and key.startswith("$")
 
 
+def fields_of(tree: Any) -> Any:
+    """Return the content of a value in JSON form: of an object of a class, its fields."""
+    if type(tree) is not dict or not is_mark(tree):
+        return tree
+    ((mark, content),) = tree.items()
+    if type(content) is list and len(content) > 1 and type(content[0]) is str and type(content[1]) is dict:
+        return content[1]
+    return content if type(content) is dict or mark == "$tuple" else tree
+
+
 # To JSON ----------------------------------------------------------------------------------------------------
 
 _PLAIN = frozenset({str, int, bool, NoneType})

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import msgspec
 
 from holdfast.codec import Codec, msgpack
-from holdfast.codec.json_codec import from_json, is_mark, to_json
+from holdfast.codec.json_codec import fields_of, from_json, is_mark, to_json
 from holdfast.engine.model import draft_reader
-from holdfast.engine.model.alignment import fields_of
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer

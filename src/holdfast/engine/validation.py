@@ -36,10 +36,10 @@ def require_several(values: object, what: str) -> Iterable[Any]:
     return values
 
 
-def require_count(value: object, what: str) -> int:
-    """Require a whole number from 0 up."""
-    if type(value) is not int or value < 0:
-        raise InvalidError(f"the {what} must be a whole number of at least 0, not {value!r}")
+def require_count(value: object, what: str, least: int = 0) -> int:
+    """Require a whole number from 0 up, or from another one."""
+    if type(value) is not int or value < least:
+        raise InvalidError(f"the {what} must be a whole number of at least {least}, not {value!r}")
     return value
 
 

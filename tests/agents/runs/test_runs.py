@@ -198,7 +198,7 @@ def test_a_step_with_an_unknown_outcome_is_resolved_by_hand(store: Store) -> Non
     failed = store.runs.get(unknown.id)
     assert (failed.state, failed.error_code, calls) == ("failed", "step-outcome-unknown", ["o-1"])
     (step,) = store.runs.steps(unknown.id)
-    assert step.state == "running"
+    assert step.state == "unknown"
     store.runs.resolve(unknown.id, step.key, result="paid")
     store.runs.retry(unknown.id)
     store.worker(sell).run_due()

@@ -16,8 +16,8 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, LINES, REFS
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.errors import ConflictError, DeniedError, InvalidError
-from tests.agents.runs.graphs import chain, logging_nodes
+from holdfast.errors import ClaimLostError, ConflictError, DeniedError, InvalidError
+from tests.agents.runs.graphs import asking, chain, logging_nodes
 
 
 @pytest.fixture
@@ -267,3 +267,30 @@ def test_policies_for_sensitive_data_cover_results_and_errors_of_runs_and_steps(
     else:
         assert store.runs.get(ids[0]).error_code == "redaction-refused"
         assert [each.state for each in store.runs.steps(ids[0])] == ["failed"]
+
+
+def test_a_run_that_has_lost_its_claim_changes_no_runs(store: Store) -> None:
+    asked = store.runs.submit("asks", {"log": []}, graph="asking").id
+    other = store.runs.submit("other", {"log": []}, graph="nobody").id
+    store.worker(asking()).run_due()
+    refused: list[str] = []
+
+    def work(state: Any) -> dict[str, Any]:
+        assert store.runs.submit("before", None, graph="nobody").state == "queued"
+        store.runs.cancel(own)
+        for change in (
+            lambda: store.runs.submit("sub", None, graph="nobody"),
+            lambda: store.runs.answer(asked, "stale"),
+            lambda: store.thread("asks").answer("stale"),
+            lambda: store.runs.cancel(other),
+        ):
+            with pytest.raises(ClaimLostError):
+                change()
+            refused.append("refused")
+        return {"log": []}
+
+    worker = store.worker(chain(work))
+    own = store.runs.submit("t", {"log": []}, graph="chain").id
+    worker.run_due()
+    assert (len(refused), store.runs.get(own).state) == (4, "cancelled")
+    assert [store.runs.get(each).state for each in (asked, other)] == ["waiting", "queued"]

@@ -15,7 +15,7 @@ from langgraph.graph import END, START, StateGraph
 import holdfast
 from holdfast import Store
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import ClaimLostError
+from holdfast.errors import ClaimLostError, InvalidError
 from tests.agents.runs.graphs import Log, asking, chain, logging_nodes
 
 
@@ -262,3 +262,17 @@ def test_claims_leave_no_trace_in_the_feed_while_they_are_held(store: Store) -> 
         assert held.due != due
         assert run(backend.changes(token)).lines == []
         stopped.go_on.set()
+
+
+def test_what_a_worker_could_never_do_is_refused(store: Store) -> None:
+    graph = chain(*logging_nodes(1))
+    refused: list[dict[str, Any]] = [{"concurrency": 0}, {"limits": {"other": 1}}, {"limits": {"chain": 0}}]
+    for options in refused:
+        with pytest.raises(InvalidError):
+            store.worker(graph, **options)
+    submitted: list[dict[str, Any]] = [{"graph": ""}, {"graph": "chain", "attempts": 0}]
+    for arguments in submitted:
+        with pytest.raises(InvalidError):
+            store.runs.submit("t", None, **arguments)
+    with pytest.raises(InvalidError, match="cursor"):
+        store.runs.list(cursor="zz")

@@ -85,3 +85,16 @@ def test_runs_that_failed_in_a_worker_are_alerted_elsewhere(hf: Hf, url: str, co
         store.alerts.evaluate()
         (alert,) = [each for each in store.alerts.list() if each.rule == "run-failed"]
         assert (alert.state, alert.message) == ("firing", "1 runs failed: holdfast runs list --state failed")
+
+
+def test_a_step_is_resolved(hf: Hf, url: str, code: str) -> None:
+    failing = hf("runs", "submit", "add", "--input", '["x", 1]').out.strip()
+    step = Path(code.rpartition(":")[0])
+    step.write_text(step.read_text().replace("return 2 * number", "return number - 1"))
+    assert hf("work", code, "--once").code == 0
+    (failed,) = hf("runs", "show", failing, "--json").records[1:]
+    assert failed["state"] == "failed"
+    assert hf("runs", "resolve", failing, failed["key"]).code == 2
+    assert "resolved" in hf("runs", "resolve", failing, failed["key"], "--result", "7").err
+    (done,) = hf("runs", "show", failing, "--json").records[1:]
+    assert (done["state"], done["result"]) == ("done", 7)

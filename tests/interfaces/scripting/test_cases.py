@@ -107,7 +107,9 @@ class ChangingOperations:
             (own.add if self._open.get() else own.discard)(id(backend))
 
         async def noted_apply(backend: MemoryBackend, batch: Any) -> int | None:
-            if id(backend) not in own and any("audit" not in str(each) for each in batch):  # which notes what identities read
+            if id(backend) not in own and any(
+                "audit" not in str(each) for each in batch
+            ):  # which notes what identities read
                 self.names.add(self._open.get())
             return await apply(backend, batch)
 

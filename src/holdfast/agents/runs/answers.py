@@ -59,6 +59,7 @@ async def store_answer(
             *(await _unchanged(engine, asked.line, asked.step) if asked.line != line else ()),
             Put(WRITES, _resumed(engine, asked, value)),
             *continued,
+            *await RunTable(handle).conditions(line, attempts),
         ]
         failed = await recorded(engine, line, "answer", {"question": id, "checkpoint": root.id})(batch)
         if failed is None:

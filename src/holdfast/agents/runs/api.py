@@ -95,15 +95,18 @@ class RunOperations:
             await self._handle.engine.protection.refuse(line, packed, "input")
         if idempotency_key is not None and not check_name(idempotency_key, "idempotency key"):
             raise InvalidError("an idempotency key must not be empty")
+        name = check_name(graph.name if isinstance(graph, Workflow) else graph, "name of a graph")
+        if not name:
+            raise InvalidError("the name of a graph must not be empty", hint="Compile it with a name, or give it one")
         stored = StoredRun(
             id,
             line.name,
-            check_name(graph.name if isinstance(graph, Workflow) else graph, "name of a graph"),
+            name,
             QUEUED,
             now,
             now if when is None else _nanoseconds(parse_deadline(when, to_datetime(now))),
             packed,
-            max(validation.require_count(attempts, "attempts"), 1),
+            validation.require_count(attempts, "attempts", 1),
             "" if idempotency_key is None else key_digest(idempotency_key),
         )
         if on_busy == "refuse":
@@ -130,6 +133,8 @@ class RunOperations:
         """List runs, the latest first: those in a state, of a thread, or of a graph. The id of a run is a cursor."""
         wanted = None if state is None else parse_state(state)
         count, before = validation.require_count(limit, "limit"), validation.cursor_text(cursor)
+        if before.strip("0123456789abcdef"):
+            raise validation.cursor_error(cursor)
         found: list[StoredRun] = []
         while len(found) <= count:
             places = await self._table.page(max(count + 1, _STEPS), before)

@@ -36,6 +36,7 @@ from holdfast.backends.tables import JOBS, LINES, REFS, Key
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims
+from holdfast.engine.guard import current_authority
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import LEASE, Line, StepRef, info_row
 from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, WAITS, run_place
@@ -187,6 +188,11 @@ class RunTable:
         (rows,) = await self.context.backend.read([Get(REFS, [ThreadQueue.key(line)])])
         return ThreadQueue(line, rows[0] if rows else None)
 
+    async def conditions(self, line: Line, attempts: Attempts) -> list[Change]:
+        """Return the condition of a change of runs that a run makes: its claim. `ClaimLostError` if that is lost."""
+        conditions = current_authority().conditions_of_run(self.context, line)
+        return [] if conditions is None else [*await conditions(attempts.count > 1)]
+
     # Submitting -------------------------------------------------------------------------------------------------
 
     async def submit(self, run: StoredRun, key: str | None, on_busy: OnBusy, *, has_thread: bool) -> StoredRun:
@@ -212,11 +218,12 @@ class RunTable:
                 cancelled, ids = await self._cancel_all(line, ids), ()
             if len(ids) >= MAX_WAITING:
                 raise QuotaError(f"{len(ids):,} runs of the thread wait already", where=f"thread {line}")
-            place = queue.place(run) if ids else 0
+            place = min(queue.place(run), len(ids))
             if ids and place == 0:
                 place, behind = await self._turn_of(line, ids[0])
                 cancelled += behind
-            batch: list[Change] = [*cancelled, *queue.replaced_by([*ids[:place], run.id, *ids[place:]])]
+            batch = [*await self.conditions(line, attempts), *cancelled]
+            batch += [*queue.replaced_by([*ids[:place], run.id, *ids[place:]])]
             batch += [Create(REFS, run.row(self.tenant)), Create(JOBS, run.list_row(self.tenant))]
             if place == 0:
                 batch.append(Create(JOBS, run.place_row(self.tenant)))
@@ -303,7 +310,7 @@ class RunTable:
             return None  # another worker was first; or it is of a program that has the thread without a run
         deaths = run.deaths + is_recovery
         claim, now = Claim(self.context, line, life), self.context.clock()
-        if deaths > MAX_DEATHS:
+        if deaths >= MAX_DEATHS:
             held = HeldRun(run, claim)
             dead: dict[str, Any] = {"error": f"{deaths} workers died while they had it", "error_code": "workers-died"}
             new = await self._over(run, FAILED, deaths=deaths, **dead)
@@ -458,7 +465,8 @@ class RunTable:
             if run.state in ENDED:
                 return run
             line = run.line(self.tenant)
-            batch = await self.ended(run, await self.queue(line), CANCELLED)
+            batch = await self.conditions(line, attempts)
+            batch += await self.ended(run, await self.queue(line), CANCELLED)
             if run.state == RUNNING:
                 batch += claim_removal(line)
             if await self.context.backend.apply(batch) is None:
@@ -480,7 +488,9 @@ class RunTable:
             run = await self.get(id)
             if run.state not in states:
                 raise run.conflict(hint)
-            batch = self.requeued(run, await self.queue(run.line(self.tenant)), **fields)
+            line = run.line(self.tenant)
+            batch = await self.conditions(line, attempts)
+            batch += self.requeued(run, await self.queue(line), **fields)
             if await self.context.backend.apply(batch) is None:
                 ring(self.context)
                 return await self.get(id)

@@ -119,8 +119,12 @@ class _WorkerBase:
         """
         self._table = RunTable(owner_handle(store))
         self._targets = make_targets(store, graphs, named)
-        self._concurrency = validation.require_count(concurrency, "concurrency")
-        self._limits = dict(limits or {})
+        self._concurrency = validation.require_count(concurrency, "concurrency", 1)
+        self._limits = {
+            each: validation.require_count(limit, f"limit of {each}", 1) for each, limit in (limits or {}).items()
+        }
+        if unknown := self._limits.keys() - self._targets.keys():
+            raise InvalidError(f"there is a limit for {min(unknown)!r}, which this worker does not run")
         self._lease = parse_seconds(lease, "lease", positive=True)
         self._look_every = parse_seconds(look_every, "look_every", positive=True)
         self._code = code
@@ -254,7 +258,7 @@ class _WorkerBase:
         fields |= {"failures": failures, "deaths": deaths}
         _log.warning("run %s of thread %s: attempt failed: %s", held.stored.id, held.line, fields["error"])
         is_final = isinstance(error, OutcomeUnknownError) and code == "step-outcome-unknown"
-        if failures >= held.stored.max_attempts or deaths > MAX_DEATHS or is_final or code in _NOT_RETRIED:
+        if failures >= held.stored.max_attempts or deaths >= MAX_DEATHS or is_final or code in _NOT_RETRIED:
             return fields | {"state": FAILED}
         pause = _BACKOFF.pause_after(failures + deaths - held.stored.deaths) * (0.75 + 0.5 * random.random())  # noqa: S311
         return fields | {"state": QUEUED, "due": self._table.context.clock() + int(pause * 1e9)}

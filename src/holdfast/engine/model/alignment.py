@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.json import encode
 
-from holdfast.codec.json_codec import is_mark
+from holdfast.codec.json_codec import fields_of
 from holdfast.engine.model import sequences
 
 _CLOSELY = 20_000
@@ -171,13 +171,3 @@ def identity(tree: Any) -> str | None:
     fields = fields_of(tree)
     id = fields.get("id") if type(fields) is dict else None
     return f"id {id!r}" if type(id) in (str, int) else None
-
-
-def fields_of(tree: Any) -> Any:
-    """Return the content of a value in JSON form: of an object of a class, its fields."""
-    if type(tree) is not dict or not is_mark(tree):
-        return tree
-    ((mark, content),) = tree.items()
-    if type(content) is list and len(content) > 1 and type(content[0]) is str and type(content[1]) is dict:
-        return content[1]
-    return content if type(content) is dict or mark == "$tuple" else tree

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec.json import encode
 
-from holdfast.engine.model.alignment import fields_of
+from holdfast.codec.json_codec import fields_of
 from holdfast.engine.model.json_diff import NOTHING, Absent, Edit, Path
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import EditMap, Operation, Set

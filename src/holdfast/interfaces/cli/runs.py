@@ -26,7 +26,7 @@ _HINT = "Name it as MODULE:NAME or FILE.py:NAME, as in app.py:graph"
 
 @group("runs", default="list")
 def runs(session: CliContext) -> None:
-    """List, follow, submit, cancel, retry or answer runs.
+    """List, follow, submit, cancel, retry, answer or resolve runs.
 
     A run is work on a thread, which `holdfast work` does: a graph or a workflow, by its name.
 
@@ -136,6 +136,25 @@ def answer(session: CliContext, run: str, value: str | None, question: str | Non
     session.tell(f"The run {run} is queued.", found)
 
 
+@command("resolve", run=RUN)
+@click.argument("step", metavar="STEP")
+@click.option("--result", metavar="JSON", help="What the step returned.")
+@click.option("--retry", "repeats", is_flag=True, help="Have the step run again.")
+def resolve(session: CliContext, run: str, step: str, result: str | None, repeats: bool) -> None:
+    """Say what became of a step whose outcome is unknown, or that failed. Then retry the run.
+
+    holdfast runs resolve 18e9475ab10b04b954e1d872 '000001 charge' --result '"receipt 7"'
+    """
+    if (result is not None) == repeats:
+        raise click.UsageError("pass --result or --retry")
+    store = session.open(write=True)
+    if result is None:
+        store.runs.resolve(run, step, retry=True)
+    else:
+        store.runs.resolve(run, step, result=parse_json(result, "--result"))
+    session.tell(f"The step {safe(step)} is resolved. Retry the run: holdfast runs retry {run}", {"step": step})
+
+
 @command("work")
 @click.argument("code", nargs=-1, required=True, metavar="FILE.py:NAME...")
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many runs at a time.")
@@ -228,4 +247,4 @@ def _line(session: CliContext, run: Run) -> str:
     return f"{text} {safe(run.error)}".rstrip()
 
 
-runs.add(list_, show, submit, follow, cancel, retry, answer)
+runs.add(list_, show, submit, follow, cancel, retry, answer, resolve)
