@@ -636,7 +636,8 @@ def _hide_stale(line: Line, steps: Listing, target: Listing) -> list[Change]:
 
 def _check_history(line: Line, source: Row, target: Row, steps: Listing, target_steps: Listing, url: str) -> None:
     """`ConflictError` if the line in the target is another one, or has steps of its own."""
-    what = kind = line_kind(line.name)
+    kind = line_kind(line.name)
+    what: str = kind
     hint = f"Delete the {kind} there, or copy to another store"
     if kind not in CONTENT_KINDS:
         what = f"record of {short_name(line.name)}"
