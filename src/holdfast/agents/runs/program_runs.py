@@ -143,11 +143,12 @@ class ProgramRuns:
     def _note(self, line: Line, held: _Held, saved: str, end: _End | None) -> _End | None:
         """Note that something was stored. Returns the end of the run if nothing more is to come."""
         with self._lock:
-            early = self._early.pop(line, None)
             held.head = max(held.head, saved)
+            early = self._early.pop(line, None) if saved else None
+            if early is not None and early.checkpoint < saved:
+                early = None  # of a run before this one
             for each in (end, early):
-                is_of = each is not None and (each is end or each.checkpoint == saved)
-                if is_of and (held.end is None or held.end.state != FAILED):
+                if each is not None and (held.end is None or held.end.state != FAILED):
                     held.end = each
             ended = held.end
             if ended is None or held.in_flight or ended.checkpoint > held.head or self._of(line) is not held:
