@@ -134,6 +134,8 @@ class ProgramRuns:
         with self._lock:
             early = self._early.pop(line, None)
             held.head = max(held.head, saved)
+            if early is not None and early.checkpoint > held.head:
+                self._early[line] = early  # its checkpoint is still to come
             for each in (end, early):
                 is_of = each is not None and (each is end or each.checkpoint == saved)
                 if is_of and (held.end is None or held.end.state != FAILED):
