@@ -19,7 +19,7 @@ from holdfast.agents.runs.record import Run
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.agents.runs.graphs import Log, asking, chain, logging_nodes
 
-VALUES = [None, {}, {"0" * 32: "x"}, {1: 2}, [], "", False, "yes"]
+VALUES: list[Any] = [None, {}, {"0" * 32: "x"}, {1: 2}, [], "", False, "yes"]
 
 
 @pytest.fixture
