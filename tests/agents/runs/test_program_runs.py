@@ -412,3 +412,14 @@ def test_a_submitted_run_that_a_program_finishes_stays_with_its_key(store: Store
     saved_by(asking(), store).invoke(Command(resume="yes"), CONFIG)
     assert store.runs.get(id).state == "done"
     assert store.runs.submit("t", {"log": []}, graph="support", idempotency_key="order").id == id
+
+
+def test_an_end_that_is_stored_two_checkpoints_early_ends_the_run(store: Store) -> None:
+    runs = ProgramRuns(store._handle, "support", 30.0)
+
+    async def store_nothing() -> None:
+        pass
+
+    for checkpoint, is_checkpoint, status in (("2", False, "waiting"), ("1", True, None), ("2", True, None)):
+        run(runs.save("t", store_nothing, checkpoint, is_checkpoint=is_checkpoint, begins=is_checkpoint, status=status))
+    assert [each.state for each in store.runs.list()] == ["waiting"]
