@@ -370,7 +370,7 @@ async def _find_steps() -> RunSteps | None:
     if steps is not None:
         return steps or None
     config = _config()
-    find = getattr((config.get("configurable") or {}).get("__pregel_checkpointer"), "steps_of", None)
+    find = getattr((config.get("configurable") or {}).get("__pregel_checkpointer"), "_steps_of", None)
     found: RunSteps | None = None if find is None else await find(config)
     return found
 

@@ -318,7 +318,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             )
         return self._runs.enter(graph_forms.place_of(config).thread)
 
-    async def steps_of(self, config: RunnableConfig) -> RunSteps | None:
+    async def _steps_of(self, config: RunnableConfig) -> RunSteps | None:
         """Return the steps of the run of a graph whose node has this config: `@holdfast.step` finds it by this. None if
         the saver records no runs."""
         return None if self._runs is None else await self._runs.steps(graph_forms.place_of(config).thread)
