@@ -86,19 +86,35 @@ def test_in_another_thread_and_in_an_event_loop() -> None:
         except InvalidError as error:
             failed.append(error)
 
-    async def ticks() -> int:
-        count = 0
-        running = asyncio.get_running_loop().run_in_executor(None, run)
-        while not running.done():
-            await asyncio.sleep(0.01)
-            count += 1
-        return count
+    async def run_in_loop() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, run)
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert asyncio.run(ticks()) > 1, "others go on meanwhile"
+    asyncio.run(run_in_loop())
     thread.join()
     assert len(failed) == 2
+
+
+def test_an_event_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "MAX_SECONDS", 60)
+    ticks = 0
+
+    def until_ticks(value: int) -> str:
+        while ticks < 3:
+            value += 1
+        return str(value)
+
+    async def tick() -> None:
+        nonlocal ticks
+        migrate = versions(until_ticks).migrate
+        running = asyncio.get_running_loop().run_in_executor(None, migrate, "n", {"count": 1}, "1.0.0")
+        while not running.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        await running
+
+    asyncio.run(tick())
 
 
 def test_the_exception_never_strikes_what_comes_after() -> None:
