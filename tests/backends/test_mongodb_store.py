@@ -479,6 +479,7 @@ def test_a_user_who_may_only_read_and_write_verifies_and_repairs() -> None:
             store.thread("chat").delete()
 
 
+@pytest.mark.nightly  # waits for the server to abandon it
 def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_IDLE_MICROSECONDS", 200_000)
     store = _open(url, timeout=120)

@@ -292,6 +292,7 @@ def test_one_round_trip_each(pooled: bool) -> None:
         store.close()
 
 
+@pytest.mark.nightly  # needs PgBouncer, as the conformance through it
 def test_statements_are_prepared_where_there_is_no_pooler(url: str) -> None:
     for found, direct in ((url, True), (emptied_pooled(), False)):
         store = opened(found)

@@ -530,6 +530,7 @@ def test_standing_still(own: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         settle(own, store)
 
 
+@pytest.mark.nightly  # killed by day
 def test_promoted(own: Pair, caplog: pytest.LogCaptureFixture) -> None:
     with opened(own) as store, holdfast.open(own.url) as other:
         put(other, 1)

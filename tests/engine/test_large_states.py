@@ -243,6 +243,7 @@ def test_prune(tmp_path: Path, kept: int) -> None:
         check(store, left)
 
 
+@pytest.mark.nightly  # of small states by day
 def test_backup_and_copy(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         saved = fill(store)

@@ -209,7 +209,8 @@ def test_every_object_in_turn(kind: str, sample: int, tmp_path: Path, subtests: 
     damage_every_object(kind, sample, DAMAGE, tmp_path, subtests)
 
 
-@pytest.mark.parametrize("kind", mostly_nightly([*FILL], daily=["repacked"]))
+@pytest.mark.parametrize("kind", [*FILL])
+@pytest.mark.nightly  # by day, other damage to each kind of object
 def test_another_version_in_any_object_is_damage(kind: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     damage_every_object(kind, by_day(1000, 3), [of_another_version], tmp_path, subtests)
 

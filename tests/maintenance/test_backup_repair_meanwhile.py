@@ -168,6 +168,7 @@ def test_a_backup_that_is_not_finished_keeps_its_packs(tmp_path: Path) -> None:
         check(store, repository)
 
 
+@pytest.mark.nightly  # a repair beside a writer and a prune by day
 def test_a_suspension_stops_a_repair_that_is_running(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     with holdfast.open(tmp_path / "store.db") as store, holdfast.open(tmp_path / "store.db") as other:

@@ -65,6 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, History, Entr
 
 
 @pytest.mark.time_limit(600)
+@pytest.mark.nightly  # by day, without a copy
 def test_a_copy_restores_a_step_whatever_bit_of_its_row_is_flipped(
     whole: tuple[Path, History, Entry], tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def run_pytest(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, str(folder)], cwd=ROOT, capture_output=True, text=True, env={**os.environ, **env})
 
 
+@pytest.mark.nightly  # the guide to replay runs one by day
 def test_an_exported_thread_is_a_test_that_runs_as_it_is(tmp_path: Path) -> None:
     url, folder = str(tmp_path / "agents.db"), tmp_path / "tests"
     with holdfast.open(url) as store:

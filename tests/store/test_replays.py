@@ -100,6 +100,7 @@ def test_hooks_read_the_state_of_that_moment(tmp_path: Path) -> None:
     assert [call.outcome for call in found.calls] == ["changed"] * 3
 
 
+@pytest.mark.nightly  # other changes of hooks by day
 def test_what_if_changes_what_a_hook_is_told_per_call(tmp_path: Path) -> None:
     register = "tests.store.replayed_hooks:register_tellers"
     with holdfast.open(tmp_path / "agents.db") as opened:

@@ -22,6 +22,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap, as_map, pack_name, unpack
 from holdfast.engine.model.steps import ANSWERED, PendingWriteRow
 from holdfast.engine.namespaces import root_of
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.thread_status import (
     DONE,
@@ -117,7 +118,8 @@ async def read_status(engine: Engine, line: Line, *, is_own: bool = False) -> Th
     marks = _Marks.of(codec, writes)
     held = set[Line]() if is_own else await held_claims(engine.context, rows)
     status = show_status(rows, head, held)
-    if status is None:
+    is_answered = status == WAITING and bool(marks.interrupts) and not _questions(codec, marks, ())
+    if status is None or is_answered:
         status = await _derive(engine, line, head, marks)
         status = RUNNING if status not in (WAITING, FAILED) and held else status
     stored = stored_status(rows)
@@ -169,24 +171,38 @@ async def is_answered(engine: Engine, line: Line) -> bool:
 
 async def refresh_status(engine: Engine, line: Line) -> None:
     """Store the status of a thread anew, if it has one: HEAD was moved by other means than a run of its graph."""
-    root = root_of(line)
-    head = await engine.lines.latest_step(root) if root == line else None
-    if head is None:
-        return
-    (rows,) = await engine.context.backend.read([Get(REFS, status_keys(root))])
-    stored = stored_status(rows)
-    if stored is None:
-        return
-    (writes,) = await engine.writes.of_many(root, [head])
-    status = await _derive(engine, root, head, _Marks.of(engine.context.codec, writes))
-    if status == stored.status and stored.is_of(head):
-        return
-    now = StoredStatus(status, engine.context.clock(), head.id).row(root)
-    # If it is not as it was read, another process has stored a later one.
-    conditions = [engine.lines.step_exists(root, head), Expect(REFS, now.key, stored.row(root).columns)]
-    if await engine.context.backend.apply([*conditions, Put(REFS, now)]) is None:
-        forget_status(engine.context, root)
-        note_status(engine.context, root, [now])
+    attempts = Attempts("storing the status", line, engine.context.metrics)
+    while root_of(line) == line:
+        await attempts.begin()
+        head = await engine.lines.latest_step(line)
+        if head is None:
+            return
+        (rows,) = await engine.context.backend.read([Get(REFS, status_keys(line))])
+        stored = stored_status(rows)
+        if stored is None:
+            return
+        (writes,) = await engine.writes.of_many(line, [head])
+        status = await _derive(engine, line, head, _Marks.of(engine.context.codec, writes))
+        if status == stored.status and stored.is_of(head):
+            return
+        now = StoredStatus(status, engine.context.clock(), head.id).row(line)
+        # If it is not as it was read, another process has stored a later one, of what it knew.
+        conditions = [engine.lines.step_exists(line, head), Expect(REFS, now.key, stored.row(line).columns)]
+        if await engine.context.backend.apply([*conditions, Put(REFS, now)]) is None:
+            forget_status(engine.context, line)
+            note_status(engine.context, line, [now])
+            return
+        await engine.lines.load_tip(line)
+
+
+async def refresh_answered(engine: Engine, line: Line) -> None:
+    """Store the status of a thread anew if questions of its last step were answered: a task that asks again, since it
+    ran beside the one that went on, has stored that the thread waits."""
+    head = await engine.lines.latest_step(line)
+    if head is not None:
+        (writes,) = await engine.writes.of_many(line, [head])
+        if any(row.channel == ANSWERED for row in writes):
+            await refresh_status(engine, line)
 
 
 # Questions and errors ---------------------------------------------------------------------------------------------

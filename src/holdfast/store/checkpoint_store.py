@@ -34,7 +34,7 @@ from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.thread_status import FAILED, ThreadState, overtaken_status, status_changes
+from holdfast.engine.thread_status import FAILED, WAITING, ThreadState, overtaken_status, status_changes
 from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
 from holdfast.errors import (
@@ -46,7 +46,7 @@ from holdfast.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from holdfast.history.thread_status import ERROR, parse_error, refresh_status
+from holdfast.history.thread_status import ERROR, parse_error, refresh_answered, refresh_status
 from holdfast.recording.journal import pack_recording
 from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.sensitive.recorded_values import redact
@@ -403,6 +403,8 @@ class CheckpointStore:
             value = pack_recording(self._codec, recorded[1], redact, self._engine.protection)
             rows.append(PendingWriteRow(task_path, task_id, recorded[0], RECORDED, value, reference))
         await self._engine.writes.put(line, id, rows, status)
+        if status == WAITING:
+            await refresh_answered(self._engine, line)
         if status == FAILED:  # the step has no events: it was stored before
             error = next((str(value) for _, channel, value in writes if channel == ERROR), "")
             await record(self._engine, [line], "fail", {"error": parse_error(error)[0], "checkpoint": id}, "error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,16 +131,21 @@ def test_one_value_for_several_questions_is_refused_and_each_is_answered_by_its_
     assert sorted(store.thread("t").get().state["log"]) == ["0 q0", "1 q1", "2 q2"]
 
 
-def test_answers_that_come_while_a_worker_has_the_run_are_taken(store: Store) -> None:
+@pytest.mark.parametrize("is_asked_again", [False, True])
+def test_answers_that_come_while_a_worker_has_the_run_are_taken(store: Store, is_asked_again: bool) -> None:
     given: list[str] = []
+    all_given, is_begun = threading.Event(), threading.Event()
 
     def ask(number: int) -> Callable[[Log], dict[str, Any]]:
         def node(state: Log) -> dict[str, Any]:
+            if is_asked_again and number and is_begun.is_set():
+                assert all_given.wait(20)  # it has no answer, and asks after its question was answered
             found = interrupt(f"q{number}")
             if not given:
                 given.append("others")
                 for other in store.thread("t").status().questions:
                     store.thread("t").answer(other.value, question=other.id)
+                all_given.set()
             return {"log": [f"{number} {found}"]}
 
         return node
@@ -151,7 +157,9 @@ def test_answers_that_come_while_a_worker_has_the_run_are_taken(store: Store) ->
     worker = store.worker(builder.compile(name="parallel"))
     id = store.runs.submit("t", {"log": []}, graph="parallel").id
     worker.run_due()
-    store.runs.answer(id, "q0", question=store.thread("t").status().questions[0].id)
+    is_begun.set()
+    (first,) = [each.id for each in store.thread("t").status().questions if each.value == "q0"]
+    store.runs.answer(id, "q0", question=first)
     work_until(store, worker, id, "done")
     assert given == ["others"]
     assert len(store.thread("t").get().state["log"]) == 3

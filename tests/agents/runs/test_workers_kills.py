@@ -37,10 +37,11 @@ def kill_at_batch(number: int, after: bool) -> None:
     async def apply(self: SQLiteBackend, batch: Batch) -> int | None:
         nonlocal count
         count += 1
-        if count == number and not after:
+        is_it = count == number  # others count on meanwhile
+        if is_it and not after:
             kill()
         answer = await original(self, batch)
-        if count == number:
+        if is_it:
             kill()
         return answer
 

@@ -75,7 +75,7 @@ CASES = {
     ("nested", "exits"): ("error", "1:inner|2:pay", "raises SystemExit('no account') at refund_graph.py:", ""),
     ("done", "more"): ("output", "~", "the state after this step differs", "branch:to:thank"),
 }
-DAILY = [("nested-waits", ""), ("waits", "removed"), ("done", "question"), ("nested", "added"), ("done", "fails")]
+DAILY = [("nested-waits", ""), ("done", "question")]
 
 
 @pytest.mark.parametrize(("thread", "change"), mostly_nightly([*CASES], daily=DAILY))
@@ -101,6 +101,7 @@ def test_open_threads_that_wait_are_compared(store: Store, change: str) -> None:
     assert changed["waits"].divergence is not None  # also if the node where it waits is gone
 
 
+@pytest.mark.nightly  # test_replay has one without its calls by day
 def test_a_thread_that_was_not_recorded_is_said_to_be_that(store: Store) -> None:
     report = replay.run(store, GRAPH, thread="quiet")
     assert (report.divergence, report.complete, report.matches, report.is_open) == (None, False, False, True)
@@ -117,6 +118,7 @@ def test_a_thread_that_was_not_recorded_is_said_to_be_that(store: Store) -> None
     ),
 )
 @pytest.mark.parametrize("nested", mostly_nightly([False, True], daily=[False]))
+@pytest.mark.nightly  # whole recordings by day
 def test_only_the_recorded_part_is_compared(
     recorded: tuple[bool, ...], steps: int, nested: bool, tmp_path: Path
 ) -> None:
@@ -153,6 +155,7 @@ def test_what_is_left_of_a_pruned_recording_is_compared(keep: int, tmp_path: Pat
         assert (changed.kind, changed.task) == ("error", "2:pay" if keep == 3 else "6:pay")
 
 
+@pytest.mark.nightly  # errors of nodes by day
 def test_code_that_cannot_be_imported_is_shown_with_its_place(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: P
     assert caught.value.code == "replay-diverged"
 
 
+@pytest.mark.nightly  # the first by day
 def test_all_effects_are_reported_and_not_only_the_first(short: Store, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     report = replay.run(short, GRAPH, thread="chat", env={"CHANGE": "leaks"})

@@ -110,6 +110,7 @@ def contents(store: holdfast.Store) -> Any:
     return thread.info(), thread.tags(), store.access.tokens(), store.access.grants()
 
 
+@pytest.mark.nightly  # by day, the headers that prevent it: test_actions
 def test_another_server_of_this_machine_reads_and_changes_nothing(
     tmp_path: Path, browser: Any, other: OtherServer
 ) -> None:
