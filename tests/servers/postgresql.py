@@ -99,9 +99,15 @@ class PostgresStandby(PostgresServer):
 
     def catch_up(self) -> None:
         """Wait until it has replayed all that its primary has written."""
-        with psycopg.connect(self.primary.url) as connection:
-            (position,) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone() or ("",)
-        wait_for(partial(self._must, f"pg_last_wal_replay_lsn() >= '{position}'"), "the replay")
+        with psycopg.connect(self.primary.url, autocommit=True) as connection:
+            # The end of a record: what is flushed may end in the middle of one, which is not replayed.
+            end = "SELECT pg_logical_emit_message(true, 'tests', 'caught up')::text"
+            (position,) = connection.execute(end).fetchone() or ("",)
+        try:
+            wait_for(partial(self._must, f"pg_last_wal_replay_lsn() >= '{position}'"), "the replay")
+        except TimeoutError as error:
+            error.add_note(f"primary: {self.primary.log()}\nstandby: {self.log()}")
+            raise
 
     def promote(self) -> None:
         """Let it take changes of its own."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.types import Interrupt
 
 import holdfast
 from holdfast import AsyncStore, Retention, Store, Thread
@@ -302,6 +303,10 @@ def test_each_call_works_with_a_thread(tmp_path: Path, subtests: pytest.Subtests
             if name in free:
                 fresh.thread("chat").release()
                 fresh.thread("chat").unpin("mine")
+            if name == "Thread.answer":
+                asked = [(-3, "__interrupt__", Interrupt("sure?", id="question"))]
+                head = fresh.thread("chat").put({"x": 2}).id
+                run(CheckpointStore(fresh).put_writes("chat", head, asked, task_id="task", status="waiting"))
             call(fresh, "new" if name in targets else "chat")
 
 
