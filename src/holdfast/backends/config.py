@@ -13,6 +13,9 @@
     encryption = "file:/etc/holdfast.key"          # where the key of an encrypted store is
     redaction = "redact:all"                       # what is done with secrets in what is saved
 
+    [prices]                                       # of a million tokens, for the usage of models
+    "gpt-5" = { input = 1.25, cached = 0.125, output = 10 }
+
 `stores.main` is then the name of the first. The file is the one that `$HOLDFAST_CONFIG` names, or else the first
 `holdfast.toml` in the current directory and those above it. `${NAME}` is replaced by an environment variable, so that
 no password has to be in the file; within a URL, its value is percent-encoded.
@@ -93,6 +96,12 @@ def alert_settings() -> tuple[list[str], list[list[str]]]:
     return ([], []) if path is None or not path.is_file() else _StoreTables(path).alerts()
 
 
+def price_settings() -> dict[str, Any]:
+    """Return the prices of models according to the file."""
+    path = find_file()
+    return {} if path is None or not path.is_file() else _StoreTables(path).prices()
+
+
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
@@ -149,6 +158,7 @@ class _StoreTables:
             raise self._error("stores must be a table", "Write [stores.main]")
         self._stores: dict[str, Any] = stores
         self._alerts = document.get("alerts", {})
+        self._prices = document.get("prices", {})
 
     def url(self, name: str, containing: tuple[str, ...] = ()) -> str:
         """Return the URL of a store that is part of others, the outermost first."""
@@ -199,6 +209,16 @@ class _StoreTables:
             [self._value("alerts", "webhooks", each) for each in webhooks],
             [[self._value("alerts", "commands", text) for text in each] for each in commands],
         )
+
+    def prices(self) -> dict[str, Any]:
+        """Return the table `prices`: a table for each model."""
+        table = self._prices
+        if not (isinstance(table, dict) and all(isinstance(each, dict) for each in table.values())):
+            raise self._error(
+                "[prices] may contain only models, each with what a million tokens cost",
+                'Write "gpt-5" = { input = 1.25, cached = 0.125, output = 10 }',
+            )
+        return table
 
     def _plain(self, name: str, values: dict[str, str]) -> str:
         url = values.pop("url", None)

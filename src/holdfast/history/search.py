@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -379,6 +379,14 @@ class SearchRun:
     def _is_enough(self, skipped: int) -> bool:
         """Whether a scan is at its limit. A thread that its own properties exclude counts as a checkpoint."""
         return self._scan_limit is not None and self.examined + skipped >= self._scan_limit
+
+    async def candidates(self) -> AsyncIterator[LineSummary]:
+        """Yield the lines that may have checkpoints that match, by name."""
+        following: str | None = ""
+        while following is not None:
+            block, following = await self._block(following)
+            for each in filter(self._may_match, block):
+                yield each
 
     async def _block(self, after: str) -> tuple[list[LineSummary], str | None]:
         """Return some threads after a name, and the name that the next block follows; None if this is the last."""

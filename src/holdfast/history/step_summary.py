@@ -14,7 +14,7 @@ from holdfast.codec import default_codec
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import as_items, as_map
 from holdfast.engine.model.steps import Step
 from holdfast.engine.projection.rendering import RenderedMessage, is_hidden, messages
@@ -36,7 +36,7 @@ ONLY_INTERNAL = "only internal channels"
 _BOOKKEEPING, _SEEN = "__checkpoint__", "seen by "
 """The channel of a graph's bookkeeping, and how its entries for nodes start."""
 
-_USERS = ("user_id", "user", METADATA_KEY)
+USERS = ("user_id", "user", METADATA_KEY)
 """The entries of metadata that say whose thread it is."""
 
 
@@ -117,7 +117,7 @@ def _order(version: str) -> tuple[int, str]:
 def has_failed_tool(step: Step) -> bool:
     """Return whether a step added the result of a tool that says that it failed."""
     for key, operation in step.edit.put:
-        suspects = [item for item in _added_items(operation) if b"error" in item and not is_pointer(item)]
+        suspects = [item for item in added_items(operation) if b"error" in item and not is_pointer(item)]
         try:
             rendered = messages(_channel(key), suspects) if suspects else None
         except HoldfastError:
@@ -157,7 +157,7 @@ def _previewed(engine: Engine, tenant: str, info: ThreadInfo, rows: Sequence[Row
             metadata = engine.context.codec.unpack(step.header.metadata)
         except HoldfastError:
             break
-        user = user or next(iter(subjects_in(metadata, _USERS)), "") or subject_of_name(step.header.origin.actor)
+        user = user or next(iter(subjects_in(metadata, USERS)), "") or subject_of_name(step.header.origin.actor)
         changes = changes or ", ".join(summarize(step))
         message = last_message(step)
         if message:
@@ -190,14 +190,16 @@ def _channel(packed: bytes) -> str:
 
 def _last_item(operation: Operation) -> bytes | None:
     """Return the last item that an operation puts into a list."""
-    items = _added_items(operation)
+    items = added_items(operation)
     return items[-1] if items else None
 
 
-def _added_items(operation: Operation) -> Sequence[bytes]:
+def added_items(operation: Operation) -> Sequence[bytes]:
     """Return the items that an operation puts into a list."""
     if isinstance(operation, EditList):
         return [item for part in operation.parts if not isinstance(part, KeepRun | ChangeItem) for item in part]
+    if isinstance(operation, Combine):
+        return operation.items or ()
     return (as_items(operation.value) if isinstance(operation, Set) else None) or ()
 
 

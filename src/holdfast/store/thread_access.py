@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 
+from holdfast.backends.config import price_settings
 from holdfast.backends.runtime.drivers import Part, operation
 from holdfast.engine import validation
 from holdfast.engine.guard import (
@@ -30,6 +31,7 @@ from holdfast.engine.thread_status import IDLE, ThreadState, has_status, parse_s
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parser import Time
 
 if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.engine.types import Progress
     from holdfast.engine.update_order import UpdatePosition
     from holdfast.history.search import SearchPage
+    from holdfast.history.usage import Usage, UsageKey
     from holdfast.security.access.policy import Right
     from holdfast.store.timeline.api import AsyncTimeline, Timeline
 
@@ -239,6 +242,43 @@ class ThreadListing:
             progress=progress,
             kind=of_kind,
             visible=await self._visible(of_kind),
+        )
+
+    @operation(may_lag=True)
+    async def usage(
+        self,
+        *,
+        by: UsageKey = "day",
+        where: str = "",
+        since: Time | None = None,
+        until: Time | None = None,
+        prices: Mapping[str, Any] | None = None,
+        scan_limit: int | None = SCAN_LIMIT,
+        progress: Progress | None = None,
+    ) -> Usage:
+        """Sum the tokens that models took, as the messages in threads say, and what they cost: by day, thread, user,
+        agent, model or checkpoint.
+
+        A message counts once in its thread, at the checkpoint that added it. Only checkpoints that match `where` (see
+        `search`), from `since` and before `until`. `prices` are those of a million tokens by model:
+        `{"gpt-5": {"input": 1.25, "cached": 0.125, "output": 10}}`; by default, those of `[prices]` in
+        `holdfast.toml`. After `scan_limit` checkpoints the result is `stopped`; with None, all are read.
+        """
+        from holdfast.history.usage import parse_prices, sum_usage
+
+        if prices is None:
+            prices = price_settings()
+        return await sum_usage(
+            self._handle.engine,
+            self._handle.tenant,
+            by=by,
+            where=where,
+            since=since,
+            until=until,
+            prices=parse_prices(prices),
+            scan_limit=None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit")),
+            progress=progress,
+            visible=await self._visible("thread"),
         )
 
     @operation

@@ -34,12 +34,13 @@ ANSWERS = (
 def messages_of(turn: int) -> list[dict[str, Any]]:
     """The messages of a turn: a question, a call of a tool, its result and an answer."""
     number = turn % len(QUESTIONS)
+    usage = {"prompt_tokens": 300 + 40 * turn, "completion_tokens": 20 + number}
     call = {"id": f"call-{turn}", "name": "search", "args": {"query": QUESTIONS[number][:24], "limit": 3}}
     return [
         {"role": "user", "content": QUESTIONS[number]},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": f"call-{turn}", "content": f"3 results for turn {turn}: [a, b, c]"},
-        {"role": "assistant", "content": ANSWERS[number]},
+        {"role": "assistant", "content": ANSWERS[number], "model": "kelp-2", "usage": usage},
     ]
 
 
@@ -284,6 +285,7 @@ VIEWS = {
     "failed-threads": "/threads?status=failed",
     "metadata": "/threads/chat-1?tab=metadata",
     "compare": "/compare/chat-1?a=shorter&b=main",
+    "usage": "/usage",
     "inspect": "/threads/chat-1/00000050/inspect?path=plan.done",
     "scopes": "/state",
     "scope": "/state/agent%3Aresearcher",
@@ -345,6 +347,9 @@ ODD_VIEWS = (
     "/runs",
     f"/audit?thread={_ODD}",
     f"/timeline?thread={_ODD}",
+    "/usage?by=model",
+    "/usage?by=checkpoint",
+    f"/usage?thread={_ODD}&where=haptera",
     "/hooks",
     "/hooks/statistics",
     f"/hooks/undelivered?hook={_ODD}",

@@ -31,7 +31,7 @@ from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import EditMap, LoadLarge
-from holdfast.engine.model.packed_state import Packed
+from holdfast.engine.model.packed_state import Packed, PackedMap
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import index_key, is_thread
@@ -149,12 +149,25 @@ class TextIndexer:
 
     async def _since_last(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> list[ExtractedText]:
         """Return the text at a step that the last remaining one before it does not have."""
-        before = await self._last_remaining(line, point, gone)
-        old = {} if before is None else await self._states.values(line, before)
-        new = await self._states.values(line, point)
+        old, new = await self._states_around(line, point, gone)
         loaded = LoadedState(EMPTY, 0, known=(new, ()))
         edit = diff_maps(old, new)
         return await self._texts(line, edit, loaded, {*edited_texts(edit), *edited_items(edit)}, old)
+
+    async def _states_around(
+        self, line: Line, point: StepRef, gone: Set[tuple[int, int]]
+    ) -> tuple[PackedMap, PackedMap]:
+        """Return the states of the last remaining step before a step, and of that itself."""
+        before = await self._last_remaining(line, point, gone)
+        old = {} if before is None else await self._states.values(line, before)
+        return old, await self._states.values(line, point)
+
+    async def edit(self, line: Line, point: StepRef, step: Step, *, pruned: bool) -> EditMap:
+        """Return what a step changed; where those before it were pruned, as `pruned` says they may be, with all that
+        these changed."""
+        if not (pruned and step.header.parents) or await self._parent(line, step, frozenset()) is not None:
+            return step.edit
+        return diff_maps(*await self._states_around(line, point, frozenset()))
 
     async def _last_remaining(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> StepRef | None:
         layout = await self._lines.branch_graph(line)

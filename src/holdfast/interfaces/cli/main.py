@@ -44,6 +44,7 @@ COMMANDS = {
         "blame": ("blame", "Show which checkpoint wrote each part of a state."),
         "grep": ("grep", "Search threads, agents, scopes and sessions."),
         "timeline": ("timeline", "Show what happened, and why."),
+        "usage": ("usage", "Sum the tokens that models took, and what they cost."),
         "status": ("threads", "Show the status of the store."),
     },
     "Write": {

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rendering import RenderedMessage
 from holdfast.history.step_summary import is_failed_tool
+from holdfast.history.usage import model_of, tokens_of
 from holdfast.interfaces.http import models
 
 _LONGEST = 4000
@@ -63,8 +64,8 @@ def to_message(channel: str, index: int, message: RenderedMessage) -> models.Mes
         images=shown,
         not_shown=not_shown,
         blocks=list(_blocks(tree, {each.id for each in called}))[:_MOST_BLOCKS],
-        usage=_usage(tree, said),
-        model=str(said.get("model_name") or said.get("model") or tree.get("model") or "")[:_MAX_ADDRESS],
+        usage=tokens_of(tree),
+        model=model_of(tree)[:_MAX_ADDRESS],
         seconds=_seconds(said),
     )
 
@@ -185,25 +186,6 @@ def _file_name(part: Mapping[str, Any], type_: str) -> str:
 
 
 # What the model says ----------------------------------------------------------------------------------------------
-
-
-def _usage(message: Mapping[str, Any], said: Mapping[str, Any]) -> models.UsageModel | None:
-    """Return the tokens that a message took, in LangChain's form, or in that of a provider."""
-    for found in (message.get("usage_metadata"), said.get("token_usage"), said.get("usage"), message.get("usage")):
-        usage = _dict(found)
-        given = [_count(usage.get(one), usage.get(other)) for one, other in _TOKENS]
-        if any(given):
-            details = _dict(usage.get("input_token_details")) or _dict(usage.get("prompt_tokens_details"))
-            cached = _count(details.get("cache_read"), details.get("cached_tokens"))
-            return models.UsageModel(input=given[0], output=given[1], cached=cached)
-    return None
-
-
-_TOKENS = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-
-
-def _count(*values: Any) -> int:
-    return next((each for each in values if type(each) is int and 0 < each < 1 << 53), 0)
 
 
 def _seconds(said: Mapping[str, Any]) -> float | None:

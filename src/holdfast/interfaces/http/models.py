@@ -11,6 +11,7 @@ from holdfast.engine.types import BranchInfo, Checkpoint, ThreadInfo
 from holdfast.history.blame import CheckpointRef
 from holdfast.history.diff_result import ChannelChanges, DiffSide
 from holdfast.history.search import SearchMatch
+from holdfast.history.usage import Tokens
 from holdfast.maintenance.doctor.result import CheckResult
 from holdfast.maintenance.pins import HoldInfo, PinInfo
 from holdfast.store.backup_records import BackupInfo
@@ -131,15 +132,6 @@ class MessageBlockModel(Model):
     """What it says, as far as it is text."""
 
 
-class UsageModel(Model):
-    """Tokens that a message took."""
-
-    input: int
-    output: int
-    cached: int
-    """Of the input, from a cache."""
-
-
 class MessageModel(Model):
     """A message of a conversation."""
 
@@ -158,7 +150,7 @@ class MessageModel(Model):
     not_shown: list[str]
     """Other images in the message: their addresses, which are not fetched, or their types."""
     blocks: list[MessageBlockModel]
-    usage: UsageModel | None
+    usage: Tokens | None
     model: str
     """The model that wrote it, as far as the message says so."""
     seconds: float | None

@@ -17,6 +17,7 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
 from holdfast.history.diff_text import Change as HistoryChange
 from holdfast.history.thread_status import ERROR, INTERRUPT
+from holdfast.history.usage import Usage, UsageKey
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.messages import to_message
 from holdfast.interfaces.http.problems import StaleError
@@ -314,6 +315,22 @@ def search(
     return models.SearchPageModel(
         items=list(page), next=page.next, how=page.how, examined=page.examined, stopped=page.stopped
     )
+
+
+@THREADS.get("/usage")
+def get_usage(
+    call: Call,
+    *,
+    by: UsageKey = "day",
+    where: str = "",
+    since: str | None = None,
+    until: str | None = None,
+    scan_limit: int = 10_000,
+) -> Usage:
+    """Sum the tokens that models took, and what they cost by the prices of the server."""
+    if not 0 < scan_limit <= 1_000_000:
+        raise InvalidError("usage is summed over 1 to 1,000,000 checkpoints")
+    return call.store.usage(by=by, where=where, since=since, until=until, scan_limit=scan_limit)
 
 
 # Conditions -------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
 from holdfast.interfaces.web.page_renderer import render, render_main, segment, static_files
 from holdfast.interfaces.web.step_address import step_address
+from holdfast.interfaces.web.usage_page import usage_values
 
 THEMES = ("auto", "light", "dark")
 _MAX_FORM = 1 << 20
@@ -73,6 +74,7 @@ _RAIL = (
     ("/agents", "Agents", False),
     ("/sessions", "Sessions", False),
     ("/timeline", "Timeline", False),
+    ("/usage", "Usage", False),
     ("/hooks", "Hooks", True),
     ("/schemas", "Schemas", True),
     ("/backups", "Backups", True),
@@ -354,6 +356,7 @@ PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
     ("/hooks/undelivered", "hook_undelivered", hook_page.undelivered_values),
     ("/hooks/undelivered/{reference}/{change}", "", _change_undelivered),
     ("/hooks/calls/{reference}", "hook_call", hook_page.hook_call_values),
+    ("/usage", "usage", usage_values),
     ("/audit", "audit", operations_page.audit_values),
     ("/verify", "verify", operations_page.verify_values),
 )
