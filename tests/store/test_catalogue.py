@@ -181,7 +181,7 @@ def test_a_replica_answers_only_what_changes_nothing() -> None:
     assert {name for name, operations in found.items() if operations} == {
         *("Thread", "Store", "IdentityView", "Timeline", "Audit")
     }
-    assert found["Store"] == {"threads", "search"}
+    assert found["Store"] == {"threads", "search", "usage"}
     assert {"get", "log", "diff"} < found["Thread"]
     for cls in api_classes():
         for name, each in operations_of(cls).items():

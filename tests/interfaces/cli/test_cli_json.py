@@ -56,6 +56,7 @@ grep --drop-index
 timeline
 timeline kind:checkpoint --html timeline.html --otlp spans.json
 timeline --thread t1 --of count
+usage t1 --by model
 status
 branch t1
 branch t1 new

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tests.interfaces.cli import kit
 
 
 @pytest.fixture
-def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command over two threads, with a price for one of their models."""
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url) as store:
@@ -23,7 +22,7 @@ def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         store.thread("other").put({"messages": [answer(50, "o3")]}, metadata={"user": "bob\x1b[31m"})
     (tmp_path / "holdfast.toml").write_text('[prices]\n"gpt-5" = { input = 1, output = 10 }\n')
     monkeypatch.setenv("HOLDFAST_CONFIG", str(tmp_path / "holdfast.toml"))
-    yield partial(kit.run, store=url)
+    return partial(kit.run, store=url)
 
 
 def test_a_table_with_the_total(hf: Any) -> None:

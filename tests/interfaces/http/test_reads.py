@@ -27,6 +27,7 @@ READS = (
     "/threads/chat",
     "/threads/chat/branches",
     "/threads/chat/status",
+    "/usage?by=model&since=1d",
     "/threads/chat/log",
     "/threads/chat/checkpoints/HEAD",
     "/threads/chat/checkpoints/HEAD/value",

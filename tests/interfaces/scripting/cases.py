@@ -50,6 +50,7 @@ store.threads(limit=-1) # invalid
 store.threads(status="idle", prefix="ch")
 store.threads(status="asleep") # invalid
 store.search("hey")
+store.usage(by="model", since="1h")
 len(store.changes().threads)
 store.status(kinds=["thread"]).threads
 store.status().details
@@ -476,6 +477,7 @@ store.as_identity("agent:me").thread("own").put({"a": 1}).actor
 store.as_identity("agent:me").thread("chat").get() # not-found
 store.as_identity("agent:me").threads()
 store.as_identity("agent:me").search("a")
+store.as_identity("agent:me").usage()
 store.as_identity("agent:me").scopes()
 len(store.as_identity("agent:me").changes().threads)
 store.as_identity("agent:me").transaction(lambda t: t.state("agent:me").get("mine"))
