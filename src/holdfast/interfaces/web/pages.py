@@ -25,6 +25,7 @@ from holdfast.interfaces.http.protection import FILE_ORIGIN, SIGN_IN
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import (
+    access_page,
     agent_page,
     agent_step_page,
     compare_page,
@@ -39,6 +40,7 @@ from holdfast.interfaces.web import (
 )
 from holdfast.interfaces.web.action_plan import ActionForm
 from holdfast.interfaces.web.actions import action_values
+from holdfast.interfaces.web.download import Download
 from holdfast.interfaces.web.finder import find_values
 from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
@@ -78,6 +80,7 @@ _RAIL = (
     ("/backups", "Backups", True),
     ("/runs", "Runs", True),
     ("/jobs", "Jobs", True),
+    ("/access", "Access", True),
     ("/audit", "Audit", True),
     ("/verify", "Verify", True),
     ("/metrics/plots", "Metrics", True),
@@ -90,8 +93,8 @@ def rail(caller: Caller) -> list[tuple[str, str]]:
     return [(address, name) for address, name, of_owner in _RAIL if not (of_owner and caller.identity)]
 
 
-Values = Callable[..., dict[str, Any]]
-"""Returns the values in the template of a page."""
+Values = Callable[..., dict[str, Any] | Download]
+"""Returns the values in the template of a page, or a file."""
 
 
 class Pages:
@@ -125,12 +128,17 @@ class Pages:
 
         return reporting(respond) if "form" in parameters else respond
 
-    def _render(self, template: str, view: partial[dict[str, Any]], caller: Caller, request: Request) -> Response:
-        call = Call(self._server.service, caller)
+    def _render(
+        self, template: str, view: partial[dict[str, Any] | Download], caller: Caller, request: Request
+    ) -> Response:
         form = view.keywords.get("form")
+        code = form.text("code") if form is not None and form.sent else ""
+        call = Call(self._server.service, caller, confirm=partial(self._server.authenticator.confirm, caller, code))
         if form is not None and form.sent:
             self._server.authenticator.check_csrf(caller, form.text("csrf"))
         values = view(call, *map(unquote, request.path_params.values()))
+        if isinstance(values, Download):
+            return values.response()
         want = request.headers.get("x-fragment", "")
         common = self._common(request, call)
         if want == "main":
@@ -299,6 +307,13 @@ def _change_job(call: Call, name: str, change: str, form: ActionForm) -> dict[st
     raise Redirection(f"/jobs/{segment(name)}")
 
 
+def _access_form(call: Call, action: str, form: ActionForm) -> dict[str, Any]:
+    values = access_page.access_form_values(call, action, form)
+    if values["over"]:
+        raise Redirection(values["form"].back)
+    return values
+
+
 def _change_run(call: Call, id: str, change: str, form: ActionForm) -> dict[str, Any]:  # noqa: ARG001
     run_page.change_run(call, id, change)
     raise Redirection(f"/runs/{segment(id)}")
@@ -313,7 +328,7 @@ def _nothing(call: Call, rest: str) -> dict[str, Any]:  # noqa: ARG001
     raise NotFoundError("there is no page at this address", hint="Go to the overview")
 
 
-PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
+PAGES: tuple[tuple[str, str, Values], ...] = (
     ("/", "overview", overview_values),
     ("/threads", "threads", thread_list_values),
     ("/search", "search", _search),
@@ -354,6 +369,12 @@ PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
     ("/hooks/undelivered", "hook_undelivered", hook_page.undelivered_values),
     ("/hooks/undelivered/{reference}/{change}", "", _change_undelivered),
     ("/hooks/calls/{reference}", "hook_call", hook_page.hook_call_values),
+    ("/access", "access", access_page.access_values),
+    ("/access/persons", "person", access_page.person_values),
+    ("/access/persons/{subject}/export", "", access_page.export_person),
+    ("/access/identities/{who}", "identity", access_page.identity_values),
+    ("/access/actions/{action}", "access_form", _access_form),
+    ("/access/{tab}", "access", access_page.access_values),
     ("/audit", "audit", operations_page.audit_values),
     ("/verify", "verify", operations_page.verify_values),
 )
