@@ -284,7 +284,7 @@ def fill_rest(store: holdfast.Store, backups: Path) -> None:
 def fill_access(store: holdfast.Store) -> None:
     """Rights of several kinds, a token, somebody who is frozen, and data of a person."""
     store.access.grant("user:bob", "read", thread="support-*", until="30d")
-    store.access.grant("group:editors", "read,write", agent="researcher", keys="plan*")
+    store.access.grant("group:editors", ("read", "write"), agent="researcher", keys="plan*")
     store.access.revoke(store.access.grant("user:eve", "read", thread="chat-1"))
     store.access.join("editors", "user:alice", "agent:writer")
     store.access.define_role("auditor", Policy().deny("read", keys="secret/**").allow("read", "agent:*"))

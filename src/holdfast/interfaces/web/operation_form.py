@@ -1,5 +1,5 @@
-"""Forms by which the store's owner calls an operation: each with what will be true, the same as Python and as a command,
-and a code from the terminal where a browser must confirm it."""
+"""Forms by which the store's owner calls an operation: each with what will be true, the same as Python and as a
+command, and a code from the terminal where a browser must confirm it."""
 
 from __future__ import annotations
 
