@@ -318,6 +318,7 @@ VIEWS = {
     "sessions": "/sessions",
     "session": "/sessions/visit-1",
     "artifacts": "/artifacts",
+    "artifact": "/artifacts/odd",
     "schemas": "/schemas?count=1",
     "schema": "/schemas/note%402.0.0",
     "backups": "/backups",
@@ -392,6 +393,8 @@ ODD_VIEWS = (
 """Addresses of what `fill_odd` made."""
 
 ACTION_VIEWS = {
+    "bulk-prune": "/bulk/prune?thread=chat-1&thread=support-0&keep_last=10",
+    "schedule-job": "/jobs/nightly/schedule",
     "grant": "/access/actions/grant?to=user%3Abob&place=thread%3Asupport-*",
     "issue-token": "/access/actions/issue-token?identity=user%3Aalice",
     "erase": "/access/actions/erase?subject=alice",

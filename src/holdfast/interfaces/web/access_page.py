@@ -170,8 +170,7 @@ def access_form_values(call: Call, action: str, form: ActionForm) -> dict[str, A
     filled = fill_form(call, chosen, form)
     secret = filled.result.secret if isinstance(filled.result, Token) and filled.result.live else ""
     report = filled.result if action == "erase" else None
-    over = filled.done and not secret and report is None
-    return {"form": chosen, "filled": filled, "plan": filled.plan, "secret": secret, "report": report, "over": over}
+    return {"form": chosen, "filled": filled, "plan": filled.plan, "secret": secret, "report": report}
 
 
 def export_person(call: Call, subject: str) -> Download:
