@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -186,8 +187,9 @@ def test_hooks_say_their_message_where_values_are_recorded(served: ServedStore) 
     def fail(call: object) -> None:
         raise ValueError(f"the secret of {HOSTILE}")
 
-    for record, quotes in (("full", True), ("digest", False)):
-        store.hooks.before("state.set", name=f"fails-{record}", record=record)(fail)  # type: ignore[call-overload]
+    recordings: list[tuple[Literal["full", "digest"], bool]] = [("full", True), ("digest", False)]
+    for record, quotes in recordings:
+        store.hooks.before("state.set", name=f"fails-{record}", record=record)(fail)
         store.state(agent="writer")["x"] = record
         store.hooks.remove(f"fails-{record}")
         (found,) = store.hooks.history(f"fails-{record}")

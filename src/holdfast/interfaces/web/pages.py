@@ -317,6 +317,10 @@ def _access_form(call: Call, action: str, form: ActionForm) -> dict[str, Any]:
     return _leave(access_page.access_form_values(call, action, form))
 
 
+def _hook_event(call: Call, id: str, number: str, params: Mapping[str, str]) -> dict[str, Any]:
+    raise Redirection(timeline_page.find_hook_call(call, id, number, params))
+
+
 def _schedule_job(call: Call, name: str, form: ActionForm) -> dict[str, Any]:
     return _leave(operations_page.schedule_values(call, name, form))
 
@@ -390,6 +394,7 @@ PAGES: tuple[tuple[str, str, Values], ...] = (
     ("/hooks/statistics", "hook_statistics", hook_page.hook_statistics_values),
     ("/hooks/undelivered", "hook_undelivered", hook_page.undelivered_values),
     ("/hooks/undelivered/{reference}/{change}", "", _change_undelivered),
+    ("/hooks/events/{id}/{number}", "", _hook_event),
     ("/hooks/calls/{reference}", "hook_call", hook_page.hook_call_values),
     ("/access", "access", access_page.access_values),
     ("/access/persons", "person", access_page.person_values),
