@@ -39,7 +39,7 @@ _THREAD = f"{THREAD}:"
 
 _SALT = 8
 _MAX_REASON = 500
-"""How many characters of a veto's reason are stored."""
+"""How many characters of a veto's reason, or of the message of an error, are stored."""
 
 
 def pack_detail(
@@ -55,7 +55,7 @@ def pack_detail(
     """Pack the details of an execution.
 
     Unless the values are recorded, they have digests with a salt of their own, so that equal values do not look equal.
-    Of an error they have only the class, since its text may quote the value.
+    Of an error they then have only the class, since its text may quote the value.
     """
     about: dict[str, Any] = {"point": subject.point, "phase": phase}
     if recording == "redacted" and redact is None:
@@ -75,6 +75,8 @@ def pack_detail(
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
             about["reason"] = error.what[:_MAX_REASON]
+        elif has_values and str(error):
+            about["message"] = str(error)[:_MAX_REASON]
     pack = engine.context.codec.pack
     packed = pack(about)
     if not has_values:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, Unpack
+from typing import Annotated, Any, TypeAlias, Unpack
 
 import msgspec
 
-from holdfast._fields import Hidden
+from holdfast._fields import Hidden, Label
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.namespaces import root_of
@@ -39,7 +39,7 @@ from holdfast.security.access.registry import (
 from holdfast.security.access.token import TokenRecord, TokenRegistry
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
-from holdfast.security.handle import ScopeParts, StoreHandle, owner_handle, parse_scope
+from holdfast.security.handle import HasHandle, ScopeParts, StoreHandle, owner_handle, parse_scope
 from holdfast.time_parser import Duration, parse_deadline
 
 _TOKENS = "The host gives out tokens: they are secrets."
@@ -88,6 +88,8 @@ class Token(msgspec.Struct, frozen=True):
     live: Hidden[bool]
     secret: Hidden[str] = ""
     """The text that proves it, where it was just issued: it is stored nowhere."""
+    used: Annotated[datetime | None, Label("last used")] = None
+    """When a server last took it, to within a few minutes; None if none did, or none could store it."""
 
     def __repr__(self) -> str:
         return f"<Token {self.id} of {self.identity or 'the owner'}{'' if self.live else ', ended'}>"
@@ -103,11 +105,17 @@ def _public_fields(record: EndingRight, now: int) -> dict[str, Any]:
     return {**fields, **times, "live": record.is_live(now)}
 
 
-def to_token(token: TokenRecord, now: int, secret: str = "") -> Token:
+def to_token(token: TokenRecord, now: int, secret: str = "", used: int = 0) -> Token:
     """Build the public form of a token."""
     fields = _public_fields(token, now)
     del fields["digest"]
-    return Token(**fields, secret=secret)
+    return Token(**fields, secret=secret, used=to_datetime(used) if used else None)
+
+
+async def note_token_use(store: HasHandle | StoreHandle, id: str) -> None:
+    """Store that a token is used now, for whoever serves the store."""
+    handle = owner_handle(store)
+    await TokenRegistry(handle.engine, handle.tenant).note_use(id)
 
 
 def to_grant(grant: GrantRecord, now: int) -> Grant:
@@ -312,7 +320,8 @@ class AccessOperations:
     async def tokens(self, *, dead: bool = False) -> list[Token]:
         """List tokens, the oldest first; with `dead`, also those that were revoked or have expired in the last
         weeks."""
-        return [to_token(each, self._handle.now()) for each in await self._tokens.tokens(dead=dead)]
+        found, used = await self._tokens.tokens(dead=dead), await self._tokens.uses()
+        return [to_token(each, self._handle.now(), used=used.get(each.id, 0)) for each in found]
 
     @operation(not_remote="It takes a secret.", not_in_scripts=_TOKENS)
     async def find_token(self, secret: str) -> Token | None:

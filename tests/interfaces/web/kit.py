@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from urllib.parse import quote
 
 import holdfast
+from holdfast.access import Policy
 from holdfast.agents import Machine
 from holdfast.backends import run
 from holdfast.errors import HoldfastError
@@ -142,6 +143,15 @@ def fill_odd(store: holdfast.Store) -> None:
     store.hooks.remove(HOSTILE)
     store.jobs.add(HOSTILE, "verify", schedule="0 3 * * *")
     store.runs.submit(HOSTILE, [HOSTILE], graph=HOSTILE)
+    odd = f"user:{quote(HOSTILE, safe='')}"
+    store.access.grant(odd, "read", thread=HOSTILE)
+    store.access.grant(odd, "read", odd, keys=HOSTILE)
+    store.access.join(HOSTILE, odd)
+    store.access.define_role(HOSTILE, Policy().allow("read", HOSTILE, keys=HOSTILE))
+    store.access.assign(HOSTILE, odd)
+    store.access.freeze(odd, reason=HOSTILE)
+    store.access.issue_token(odd, name=HOSTILE)
+    store.thread("of-nobody").put({HOSTILE: 1}, metadata={"subject": HOSTILE})
     agent = Baker().attach(store, HOSTILE)
     agent.start()
     agent.conversation.append({"role": HOSTILE, "content": HOSTILE})
@@ -265,10 +275,24 @@ def fill_rest(store: holdfast.Store, backups: Path) -> None:
     store.jobs.add("nightly", "verify", schedule="0 3 * * *")
     store.jobs.run("nightly")
     store.jobs.add("tidy", "prune", schedule="every 1d", settings={"keep_last": 100})
+    fill_access(store)
     with contextlib.suppress(HoldfastError):
         store.as_identity("user:eve").thread("chat-1").get()
     record_hooks(store)
     record_run(store)
+
+
+def fill_access(store: holdfast.Store) -> None:
+    """Rights of several kinds, a token, somebody who is frozen, and data of a person."""
+    store.access.grant("user:bob", "read", thread="support-*", until="30d")
+    store.access.grant("group:editors", ("read", "write"), agent="researcher", keys="plan*")
+    store.access.revoke(store.access.grant("user:eve", "read", thread="chat-1"))
+    store.access.join("editors", "user:alice", "agent:writer")
+    store.access.define_role("auditor", Policy().deny("read", keys="secret/**").allow("read", "agent:*"))
+    store.access.assign("auditor", "user:carol")
+    store.access.freeze("user:eve", reason="case 17")
+    store.access.issue_token("user:alice", until="30d", name="laptop")
+    store.thread("visit-of-alice").put({"said": "good tide"}, metadata={"subject": "alice"})
 
 
 VIEWS = {
@@ -296,6 +320,7 @@ VIEWS = {
     "sessions": "/sessions",
     "session": "/sessions/visit-1",
     "artifacts": "/artifacts",
+    "artifact": "/artifacts/odd",
     "schemas": "/schemas?count=1",
     "schema": "/schemas/note%402.0.0",
     "backups": "/backups",
@@ -303,6 +328,12 @@ VIEWS = {
     "restore-in-place": "/backups?backup=1&in_place=1",
     "jobs": "/jobs",
     "job": "/jobs/nightly",
+    "access": "/access",
+    "grants": "/access/grants",
+    "roles": "/access/roles",
+    "tokens": "/access/tokens",
+    "identity": "/access/identities/user%3Aalice",
+    "person": "/access/persons?subject=alice",
     "audit": "/audit",
     "timeline": "/timeline",
     "hooks": "/hooks",
@@ -345,6 +376,13 @@ ODD_VIEWS = (
     "/jobs",
     f"/jobs/{_ODD}",
     "/runs",
+    "/access",
+    "/access/grants",
+    "/access/roles",
+    "/access/tokens",
+    f"/access/identities/user%3A{quote(quote(HOSTILE, safe=''), safe='')}",
+    f"/access/identities/group%3A{_ODD}",
+    f"/access/persons?subject={_ODD}",
     f"/audit?thread={_ODD}",
     f"/timeline?thread={_ODD}",
     "/usage?by=model",
@@ -360,6 +398,11 @@ ODD_VIEWS = (
 """Addresses of what `fill_odd` made."""
 
 ACTION_VIEWS = {
+    "bulk-prune": "/bulk/prune?thread=chat-1&thread=support-0&keep_last=10",
+    "schedule-job": "/jobs/nightly/schedule",
+    "grant": "/access/actions/grant?to=user%3Abob&place=thread%3Asupport-*",
+    "issue-token": "/access/actions/issue-token?identity=user%3Aalice",
+    "erase": "/access/actions/erase?subject=alice",
     "fork": "/threads/chat-1/00000050/actions/fork?branch=retry",
     "edit": "/threads/chat-1/00000050/actions/edit?branch=retry&path=plan.goal&value=%22rest%22",
     "restore-step": "/threads/chat-1/00000050/actions/restore",

@@ -233,3 +233,64 @@ def test_watch_a_running_agent(person: Person, writable: ServedStore) -> None:
     writable.store.thread("support-1").put({"messages": [{"role": "user", "content": "a new message"}]})
     person.sees(".said >> text=a new message")
     person.done("watch")
+
+
+def test_give_somebody_read_access(person: Person, writable: ServedStore) -> None:
+    person.click(".rail >> text=Access")
+    person.click("a >> text=Give access")
+    person.page.fill("[name=to]", "user:dan")
+    person.page.fill("[name=place]", "thread:chat-*")
+    person.page.fill("[name=code]", writable.authenticator.issue_code())
+    person.click("button >> text=Give access")
+    person.sees("table.rows >> text=user:dan")
+    person.done("give-access")
+    assert writable.store.access.may("user:dan", "read", thread="chat-1")
+    assert not writable.store.access.may("user:dan", "write", thread="chat-1")
+
+
+def test_erase_a_person(person: Person, writable: ServedStore) -> None:
+    writable.store.thread("visit-of-dora").put({"said": "a storm"}, metadata={"subject": "dora"})
+    person.click(".rail >> text=Access")
+    person.click(".tabs >> text=Persons")
+    person.page.keyboard.type("dora")  # what opens has the focus
+    person.page.keyboard.press("Enter")
+    person.sees("table.rows >> text=visit-of-dora")
+    person.click("a >> text=Erase")
+    person.page.fill("[name=typed]", "dora")
+    person.page.fill("[name=code]", writable.authenticator.issue_code())
+    person.click("button >> text=Erase")
+    person.sees("h1 >> text=Erased")
+    person.done("erase", most=4)  # the name and a code are typed
+    assert [each.thread for each in writable.store.threads(prefix="visit-of-dora")] == []
+
+
+def test_delete_ticked_threads_by_keys(person: Person, writable: ServedStore) -> None:
+    for number in range(2):
+        writable.store.thread(f"trash-{number}").put({"n": number})
+    person.page.goto(f"{person.page.url}threads?prefix=trash-")
+    person.page.keyboard.press("j")
+    person.page.keyboard.press("x")
+    person.page.keyboard.press("j")
+    person.page.keyboard.press("x")
+    writable.store.thread("trash-1").put({"n": 9})  # the list is read again, and the ticks stay
+    person.page.wait_for_function(
+        "() => [...document.querySelectorAll('.rows tr')].some(row => row.innerText.includes('n=9'))"
+    )
+    assert person.page.locator("[data-ticks] input:checked").count() == 2
+    person.click(".bulk >> text=Delete")
+    person.sees("text=2 threads with 3 steps are deleted for good")
+    person.page.fill("[name=typed]", "delete 2")
+    person.click("button >> text=Delete")
+    person.sees("text=No thread")
+    person.done("delete")
+    assert list(writable.store.threads(prefix="trash-")) == []
+
+
+def test_run_a_job_now(person: Person, writable: ServedStore) -> None:
+    before = len(writable.store.jobs.get("nightly").runs)
+    person.click(".rail >> text=Jobs")
+    person.click("table.rows a >> text=nightly")
+    person.click("button >> text=Run now")
+    person.sees("h2 >> text=Runs")
+    person.done("run-job")
+    assert len(writable.store.jobs.get("nightly").runs) == before + 1

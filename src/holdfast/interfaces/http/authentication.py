@@ -13,11 +13,14 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import DeniedError, HoldfastError
 from holdfast.interfaces.http.service import Caller, unconfirmed
+from holdfast.state.access_api import note_token_use
 from holdfast.store.store import Store
 
 CSRF_HEADER = "x-csrf-token"
@@ -29,6 +32,8 @@ _SYMBOLS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 _CODE_LENGTH = 10
 _LIFETIME = 12 * 3600.0
 _MAX_SESSIONS = 1000
+_USE_SECONDS = 300.0
+"""How often it is stored, at most, that a token is used."""
 
 
 class BrowserSession(NamedTuple):
@@ -56,6 +61,7 @@ class Authenticator:
         self._start_digest = _digest(self.start_token)
         self._sessions: dict[str, BrowserSession] = {}
         self._codes: dict[str, float] = {}
+        self._uses: dict[str, float] = {}
         self._csrf_key = secrets.token_bytes(32)
         self._lock = threading.Lock()
 
@@ -90,7 +96,18 @@ class Authenticator:
             raise unauthenticated("the token cannot be checked") from error
         if token is None:
             raise unauthenticated("the token is not valid, was revoked, or has expired")
+        self._note_use(token.id)
         return Caller(token.identity, token.read_only, token.id)
+
+    def _note_use(self, id: str) -> None:
+        """Store that a token is used, unless that was stored a moment ago."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._uses.get(id, -_USE_SECONDS) < _USE_SECONDS:
+                return
+            self._uses[id] = now
+        with suppress(HoldfastError):  # the store is open for reading only, or cannot be written now
+            run(note_token_use(self._store, id))
 
     def sign_in(self, text: str, *, token: bool = True) -> str:
         """Start a session of a browser with a code, or with a `token` where that may be one. Returns the value of its

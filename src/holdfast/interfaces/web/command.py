@@ -44,6 +44,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--graph", default="", metavar="FILE.py:NAME", help="Replay recorded threads with this graph."),
         click.option("--hooks", default="", metavar="MODULE:FUNCTION", help="Replay calls of hooks with these."),
+        click.option("--grafana", default="", metavar="URL", help="Link to these dashboards from the page of metrics."),
         click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
         click.option(
             "--plain-loopback",
@@ -154,6 +155,8 @@ def _serve(
             where=f"--host {host}",
             hint="Give --allowed-host NAME, as browsers and programs write it",
         )
+    if further["grafana"] and not further["grafana"].startswith(("https://", "http://")):
+        raise InvalidError("the address of Grafana must begin with https:// or http://", where="--grafana")
     own = tuple(name.lower() for name in names)
     local = is_loopback(host) and not plain
     if local and host not in _LOOPBACKS:

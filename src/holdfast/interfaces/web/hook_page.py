@@ -26,7 +26,7 @@ _LONGEST = 4000
 _VALUES = ("value", "result", "metadata")
 """The details of a call that are values, and shown one by one."""
 
-_DETAILS = {"before": "Version before", "error": "Error", "reason": "Reason"}
+_DETAILS = {"before": "Version before", "error": "Error", "reason": "Reason", "message": "Message"}
 
 
 def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:

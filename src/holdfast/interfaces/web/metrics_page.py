@@ -6,17 +6,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.web.overview import draw_growth
 from holdfast.interfaces.web.plots import Histogram, Line, amount, draw_histogram, draw_line, quantile
+from holdfast.maintenance.jobs.job import Job
 from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
 
 _POINTS = 240
 _APART = 2.0
 """The least seconds between two points of a line."""
+
+_GROWTH_SECONDS = 60.0
 
 _LINES = (
     ("storage_bytes", "Size of the store", "bytes"),
@@ -32,6 +37,7 @@ class MetricsHistory:
         self._points: dict[str, deque[tuple[float, float]]] = {name: deque(maxlen=_POINTS) for name, _, _ in _LINES}
         self._lock = threading.Lock()
         self._last = 0.0
+        self._growth: tuple[float, Any] | None = None
 
     def add(self, found: MetricsSnapshot) -> None:
         """Add a snapshot, unless there was one a moment ago."""
@@ -42,6 +48,13 @@ class MetricsHistory:
             self._last = now
             for name, points in self._points.items():
                 points.append((now, found.value(name)))
+
+    def growth(self, call: Call) -> Any:
+        """Return how the store grew. It is read again after a minute: the page is, every few seconds."""
+        known, now = self._growth, time.monotonic()
+        if known is None or now - known[0] > _GROWTH_SECONDS:
+            self._growth = known = (now, draw_growth(call))
+        return known[1]
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """Return the points of a metric."""
@@ -80,18 +93,46 @@ class TimePlot(NamedTuple):
     line: Line | None
 
 
+class JobPlot(NamedTuple):
+    """How long the runs of a job took."""
+
+    name: str
+    last: str
+    since: datetime
+    runs: int
+    failed: int
+    line: Line | None
+
+
 def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
     """Return what the page of metrics shows."""
     found = call.owned.maintenance.metrics()
     history.add(found)
     alerts = [each for each in call.owned.alerts.list() if each.state in ("pending", "firing")]
+    growth, days, complete = history.growth(call)
     sections = [section for name in FAMILIES if (section := _section(found, name)) is not None]
     return {
         "over_time": [_over_time(found, history, *each) for each in _LINES],
         "distributions": [each for each in sections if each.plots],
         "values": [each for each in sections if each.rows],
         "alerts": alerts,
+        "growth": growth,
+        "days": days,
+        "complete": complete,
+        "jobs": [plot for job in call.owned.jobs.list() if (plot := _runs(job)) is not None],
+        "grafana": call.service.options.grafana,
     }
+
+
+def _runs(job: Job) -> JobPlot | None:
+    """Return how long the runs of a job took, as the store has them; None if there are none."""
+    ended = sorted((each for each in job.runs if each.ended is not None), key=lambda each: each.started_ns)
+    if not ended:
+        return None
+    took = [((each.started_ns / 1e9), (each.ended_ns - each.started_ns) / 1e9) for each in ended]
+    line = draw_line(took) if len(took) > 1 else None
+    failed = sum(each.outcome not in ("ok", "findings") for each in ended)
+    return JobPlot(job.name, amount(took[-1][1], "seconds"), ended[0].started, len(ended), failed, line)
 
 
 def _over_time(found: MetricsSnapshot, history: MetricsHistory, name: str, title: str, unit: str) -> TimePlot:

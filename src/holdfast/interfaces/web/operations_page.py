@@ -11,7 +11,11 @@ from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.action_plan import ActionField, ActionForm
+from holdfast.interfaces.web.operation_form import Given, OperationForm, fill_form
+from holdfast.interfaces.web.page_renderer import segment
 from holdfast.interfaces.web.record_list import list_values
+from holdfast.maintenance.jobs.job import FORMS, parse_schedule
 from holdfast.schemas.documentation import describe_fields
 from holdfast.store.backups import Backups
 from holdfast.store.store import Store
@@ -220,16 +224,52 @@ def job_values(call: Call, name: str | None = None) -> dict[str, Any]:
     }
 
 
+def schedule_values(call: Call, name: str, form: ActionForm) -> dict[str, Any]:
+    """Return what the form shows by which the schedule of a job is changed; and do it, if it was sent to be done."""
+    job = call.owned.jobs.get(name)
+
+    def arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
+        if given["schedule"]:
+            parse_schedule(given["schedule"])
+        kept = {"settings": dict(job.settings)} if job.settings else {}
+        paused = {"paused": True} if job.paused else {}
+        return [name, job.kind], {"schedule": given["schedule"], **kept, **paused, "replace": True}
+
+    chosen = OperationForm(
+        f"Schedule {name}",
+        "jobs.add",
+        "Save",
+        f"/jobs/{segment(name)}",
+        [ActionField("schedule", "When it runs, empty for on demand", job.schedule, hint="every 6h, or 0 3 * * *")],
+        "",
+        arguments,
+        lambda given: [f"It runs {given['schedule'] or 'only when somebody runs it'}.", f"A schedule is {FORMS}."],
+        lambda given: [
+            *("jobs", "add", name, job.kind, "--replace"),
+            *(("--schedule", given["schedule"]) if given["schedule"] else ()),
+        ],
+    )
+    filled = fill_form(call, chosen, form)
+    return {"form": chosen, "filled": filled, "plan": filled.plan, "secret": "", "report": None}
+
+
 def change_job(call: Call, name: str, change: str) -> None:
-    """Pause or resume a job."""
+    """Pause, resume or run a job. The error of a run is on the page of the job."""
     call.require_write()
     jobs = call.owned.jobs
     if change == "pause":
         jobs.pause(name)
     elif change == "resume":
         jobs.resume(name)
+    elif change == "run":
+        started = max((each.started_ns for each in jobs.get(name).runs), default=0)
+        try:
+            jobs.run(name)
+        except HoldfastError:
+            if max((each.started_ns for each in jobs.get(name).runs), default=0) == started:
+                raise
     else:
-        raise NotFoundError("a job can only be paused or resumed")
+        raise NotFoundError("a job can only be paused, resumed or run")
 
 
 AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since")

@@ -14,6 +14,7 @@ from holdfast.interfaces.http.admin_routes import get_status
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.attention import Reads, list_attention
+from holdfast.interfaces.web.bulk_page import offered_in_bulk
 from holdfast.interfaces.web.plots import Line, draw_line
 from holdfast.interfaces.web.subgraphs import nest
 
@@ -83,6 +84,12 @@ def _days(threads: Sequence[ThreadInfo]) -> list[DayBar]:
     return [DayBar(f"{day:%d %b}", count, round(48 * count / most)) for day, count in zip(days, counts, strict=True)]
 
 
+def draw_growth(call: Call) -> tuple[Growth | None, list[DayBar], bool]:
+    """Return how the number of threads grew, how many changed on each of the last days, and whether that is of all."""
+    threads, complete = _read_threads(call)
+    return _growth(threads), _days(threads), complete
+
+
 def _growth(threads: Sequence[ThreadInfo]) -> Growth | None:
     """Return how the number of threads grew, by the days on which they were created; None if there are none."""
     if not threads:
@@ -111,7 +118,7 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     status = next((each for each in STATES if each == params.get("status")), None)
     values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": sort, "status": status, "items": []}
     values |= {"problem": None, "complete": True, "orders": ORDERS, "statuses": STATES, "next": None}
-    values["filtered"] = bool(prefix or where or status)
+    values |= {"filtered": bool(prefix or where or status), "bulk": offered_in_bulk(call)}
     order: Literal["name", "updated"] = "updated" if sort == "updated" else "name"
     limit = PAGE if sort == order else _READ
     cursor = params.get("cursor") or None

@@ -20,6 +20,7 @@ from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.http.models import MessageModel, ToolCallModel
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.interfaces.web.markdown_text import rich_text
+from holdfast.interfaces.web.places import correlation_address, place_address
 from holdfast.interfaces.web.subgraphs import crumbs_of, thread_title
 
 _SPANS = ((365 * 86400, "y"), (30 * 86400, "mo"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -72,6 +73,8 @@ def environment() -> Environment:
         "rich": rich_text,
         "thread_title": thread_title,
         "crumbs": crumbs_of,
+        "place_address": place_address,
+        "correlation_address": correlation_address,
         "number": lambda value: f"{value:,}",
         "milliseconds": seconds,
         "long_json": lambda value: long_text(dict(value), _LONGEST)[0],

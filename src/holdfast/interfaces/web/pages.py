@@ -21,12 +21,14 @@ from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.models import Problem
 from holdfast.interfaces.http.problems import internal_problem, to_problem
-from holdfast.interfaces.http.protection import FILE_ORIGIN, SIGN_IN
+from holdfast.interfaces.http.protection import FILE_ORIGIN, POLICY, SIGN_IN
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import (
+    access_page,
     agent_page,
     agent_step_page,
+    bulk_page,
     compare_page,
     hook_page,
     operations_page,
@@ -39,6 +41,8 @@ from holdfast.interfaces.web import (
 )
 from holdfast.interfaces.web.action_plan import ActionForm
 from holdfast.interfaces.web.actions import action_values
+from holdfast.interfaces.web.artifact_preview import FRAMES, Image, read_image
+from holdfast.interfaces.web.download import Download
 from holdfast.interfaces.web.finder import find_values
 from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
@@ -80,6 +84,7 @@ _RAIL = (
     ("/backups", "Backups", True),
     ("/runs", "Runs", True),
     ("/jobs", "Jobs", True),
+    ("/access", "Access", True),
     ("/audit", "Audit", True),
     ("/verify", "Verify", True),
     ("/metrics/plots", "Metrics", True),
@@ -92,8 +97,8 @@ def rail(caller: Caller) -> list[tuple[str, str]]:
     return [(address, name) for address, name, of_owner in _RAIL if not (of_owner and caller.identity)]
 
 
-Values = Callable[..., dict[str, Any]]
-"""Returns the values in the template of a page."""
+Values = Callable[..., dict[str, Any] | Download | Image]
+"""Returns the values in the template of a page, or a file."""
 
 
 class Pages:
@@ -127,17 +132,24 @@ class Pages:
 
         return reporting(respond) if "form" in parameters else respond
 
-    def _render(self, template: str, view: partial[dict[str, Any]], caller: Caller, request: Request) -> Response:
-        call = Call(self._server.service, caller)
+    def _render(
+        self, template: str, view: partial[dict[str, Any] | Download | Image], caller: Caller, request: Request
+    ) -> Response:
         form = view.keywords.get("form")
+        code = form.text("code") if form is not None and form.sent else ""
+        call = Call(self._server.service, caller, confirm=partial(self._server.authenticator.confirm, caller, code))
         if form is not None and form.sent:
             self._server.authenticator.check_csrf(caller, form.text("csrf"))
         values = view(call, *map(unquote, request.path_params.values()))
+        if isinstance(values, Download | Image):
+            return values.response()
         want = request.headers.get("x-fragment", "")
         common = self._common(request, call)
         if want == "main":
             return _html(render_main(f"{template}.html", **common, **values))
-        return _html(render(_PARTS.get(want, f"{template}.html"), **common, **values))
+        return _html(
+            render(_PARTS.get(want, f"{template}.html"), **common, **values), framed=values.get("framed", False)
+        )
 
     def _common(self, request: Request, call: Call) -> dict[str, Any]:
         info = call.info()
@@ -257,8 +269,10 @@ def _theme(request: Request) -> str:
     return chosen if chosen in THEMES else "auto"
 
 
-def _html(body: str, status: int = 200) -> Response:
+def _html(body: str, status: int = 200, *, framed: bool = False) -> Response:
     headers = {"cache-control": "no-store", "vary": "x-fragment, cookie"}
+    if framed:
+        headers["content-security-policy"] = f"{POLICY}; {FRAMES}"
     return Response(body, status, headers, "text/html; charset=utf-8")
 
 
@@ -301,6 +315,29 @@ def _change_job(call: Call, name: str, change: str, form: ActionForm) -> dict[st
     raise Redirection(f"/jobs/{segment(name)}")
 
 
+def _access_form(call: Call, action: str, form: ActionForm) -> dict[str, Any]:
+    return _leave(access_page.access_form_values(call, action, form))
+
+
+def _hook_event(call: Call, id: str, number: str, params: Mapping[str, str]) -> dict[str, Any]:
+    raise Redirection(timeline_page.find_hook_call(call, id, number, params))
+
+
+def _schedule_job(call: Call, name: str, form: ActionForm) -> dict[str, Any]:
+    return _leave(operations_page.schedule_values(call, name, form))
+
+
+def _bulk(call: Call, action: str, form: ActionForm) -> dict[str, Any]:
+    return _leave(bulk_page.bulk_values(call, action, form))
+
+
+def _leave(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a form, or go back to its page if it is done, and there is nothing to show."""
+    if values["filled"].done and not values["secret"] and values["report"] is None:
+        raise Redirection(values["form"].back)
+    return values
+
+
 def _change_run(call: Call, id: str, change: str, form: ActionForm) -> dict[str, Any]:  # noqa: ARG001
     run_page.change_run(call, id, change)
     raise Redirection(f"/runs/{segment(id)}")
@@ -315,9 +352,11 @@ def _nothing(call: Call, rest: str) -> dict[str, Any]:  # noqa: ARG001
     raise NotFoundError("there is no page at this address", hint="Go to the overview")
 
 
-PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
+PAGES: tuple[tuple[str, str, Values], ...] = (
     ("/", "overview", overview_values),
     ("/threads", "threads", thread_list_values),
+    ("/bulk/{action}", "operation", _bulk),
+    ("/bulk/{action}/file", "", bulk_page.export_threads),
     ("/search", "search", _search),
     ("/threads/{thread}", "thread", thread_page.step_values),
     ("/go/{thread}", "", _go),
@@ -340,11 +379,13 @@ PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
     ("/sessions/{id}", "session", session_page.session_values),
     ("/artifacts", "artifacts", session_page.artifact_list_values),
     ("/artifacts/{id}", "artifact", session_page.artifact_values),
+    ("/artifacts/{id}/image", "", read_image),
     ("/schemas", "schemas", operations_page.schema_list_values),
     ("/schemas/{reference}", "schema", operations_page.schema_values),
     ("/backups", "backups", operations_page.backup_values),
     ("/jobs", "jobs", operations_page.job_values),
     ("/jobs/{name}", "jobs", operations_page.job_values),
+    ("/jobs/{name}/schedule", "operation", _schedule_job),
     ("/jobs/{name}/{change}", "", _change_job),
     ("/runs", "runs", run_page.run_list_values),
     ("/runs/{id}", "runs", run_page.run_values),
@@ -355,8 +396,15 @@ PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
     ("/hooks/statistics", "hook_statistics", hook_page.hook_statistics_values),
     ("/hooks/undelivered", "hook_undelivered", hook_page.undelivered_values),
     ("/hooks/undelivered/{reference}/{change}", "", _change_undelivered),
+    ("/hooks/events/{id}/{number}", "", _hook_event),
     ("/hooks/calls/{reference}", "hook_call", hook_page.hook_call_values),
     ("/usage", "usage", usage_values),
+    ("/access", "access", access_page.access_values),
+    ("/access/persons", "person", access_page.person_values),
+    ("/access/persons/{subject}/export", "", access_page.export_person),
+    ("/access/identities/{who}", "identity", access_page.identity_values),
+    ("/access/actions/{action}", "operation", _access_form),
+    ("/access/{tab}", "access", access_page.access_values),
     ("/audit", "audit", operations_page.audit_values),
     ("/verify", "verify", operations_page.verify_values),
 )

@@ -8,6 +8,8 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.artifact_preview import preview
+from holdfast.interfaces.web.page_renderer import segment
 from holdfast.interfaces.web.record_list import list_values
 
 SESSION_STATUSES = ("active", "ended", "archived")
@@ -47,4 +49,6 @@ def artifact_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str,
     artifact = call.store.artifacts.get(id)
     links = call.store.artifacts.changes(id, limit=50, cursor=params.get("cursor") or None)
     metadata = long_text(dict(artifact.metadata), _LONGEST)[0] if artifact.metadata else ""
-    return {"artifact": artifact, "links": links, "next": links.next, "metadata": metadata}
+    found = preview(call, artifact, f"/artifacts/{segment(id)}")
+    values = {"artifact": artifact, "links": links, "next": links.next, "metadata": metadata, "preview": found}
+    return {**values, "framed": found.kind == "document"}

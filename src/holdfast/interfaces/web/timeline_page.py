@@ -1,31 +1,155 @@
-"""The data of the pages of the timeline."""
+"""The data of the pages of the timeline: events, a line each, together with the others of their run, as a waterfall."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
+from holdfast.engine.events import lines_of
+from holdfast.engine.namespaces import HOOKS
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.forwards import to_nodes
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.page_renderer import query_text, segment
+from holdfast.interfaces.web.places import place_address
 from holdfast.interfaces.web.record_list import list_values
+from holdfast.store.timeline.event import TimelineEvent
 
 FIELDS = ("query", "thread", "scope", "since", "until")
 _LONGEST = 4000
+_PAGE = 100
+_THINNEST = 0.6
+"""The least width of a bar, in percent."""
+
+ICONS: Mapping[str, str] = {
+    "checkpoint": "M8 3a5 5 0 1 1 0 10a5 5 0 1 1 0-10",
+    "thread": "M3 4h10M3 8h10M3 12h6",
+    "change": "M3 13l1-4 7-7 3 3-7 7z",
+    "hook": "M8 2v8a3 3 0 0 1-6 0M8 4h4",
+    "transition": "M2 5h11l-3-3M14 11H3l3 3",
+    "lifecycle": "M4 3l9 5-9 5z",
+    "transfer": "M2 8h9M8 4l4 4-4 4M14 3v10",
+    "recovery": "M13 8a5 5 0 1 1-2-4M11 1v3H8",
+    "agent": "M8 2l6 6-6 6-6-6z",
+    "step": "M2 2h12v12H2zM5 8l2 3 4-6",
+    "session": "M8 2a6 6 0 1 1 0 12a6 6 0 1 1 0-12M8 5v3l3 2",
+    "artifact": "M4 1h6l3 3v11H4zM10 1v3h3",
+    "access": "M5 11a3 3 0 1 1 2-5l6-4 1 2-2 1 1 2-2 1-1-1-2 1a3 3 0 0 1-3 3",
+    "read": "M1 8c4-6 10-6 14 0c-4 6-10 6-14 0M8 6a2 2 0 1 1 0 4a2 2 0 1 1 0-4",
+    "denied": "M8 2a6 6 0 1 1 0 12a6 6 0 1 1 0-12M4 4l8 8",
+    "schema": "M2 3h12v10H2zM2 7h12M7 7v6",
+}
+"""The outline of the icon of each kind, in a square of 16."""
+
+
+class EventLine(NamedTuple):
+    """An event, as a line."""
+
+    event: TimelineEvent
+    title: str
+    """The node that a checkpoint is of, or the action."""
+    address: str
+    """The page of what it is about."""
+    icon: str
+    seconds: float
+    """How long it took: of a checkpoint, since the one before."""
+    x: float
+    width: float
+    """Where its bar begins, and how wide it is, in percent of the group."""
+
+
+class EventGroup(NamedTuple):
+    """The events of a page with one correlation id or trace, or the checkpoints of one thread. The latest is first."""
+
+    correlation: str
+    """Empty where they have nothing in common but the thread."""
+    place: str
+    address: str
+    lines: Sequence[EventLine]
+    seconds: float
+    failed: int
 
 
 def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the timeline shows: a page of events."""
+    """Return what the timeline shows: a page of events, by their runs."""
     errors = params.get("errors") == "true"
-    return {**list_values(call.store.timeline.query, params, FIELDS, errors=errors), "errors": errors}
+    values = list_values(call.store.timeline.query, params, FIELDS, _PAGE, errors=errors)
+    return {**values, "errors": errors, "groups": group_events(values["items"])}
+
+
+def group_events(events: Sequence[TimelineEvent]) -> list[EventGroup]:
+    """Group the events of a page by their runs, in the order of the latest event of each."""
+    groups: dict[str, list[TimelineEvent]] = {}
+    for each in events:
+        groups.setdefault(each.trace_id or each.correlation or f"{each.scope}\0", []).append(each)
+    return [_group(found) for found in groups.values()]
+
+
+def _group(events: Sequence[TimelineEvent]) -> EventGroup:
+    took = _durations(events)
+    # The time of an event is that of its record, at its end.
+    starts = [each.time.timestamp() - seconds for each, seconds in zip(events, took, strict=True)]
+    first = min(starts)
+    whole = max(each.time.timestamp() for each in events) - first
+    lines = []
+    for each, seconds, start in zip(events, took, starts, strict=True):
+        width = max(_THINNEST, 100 * seconds / whole) if whole else 0.0
+        x = min(100 * (start - first) / whole, 100 - width) if whole else 0.0
+        title = ", ".join(str(node).strip("_") for node in each.detail.get("nodes", ()))
+        address = _hook_address(each) if each.kind == "hook" else place_address(each)
+        icon = ICONS.get(each.kind, ICONS["thread"])
+        lines.append(EventLine(each, title or each.action, address, icon, seconds, round(x, 2), round(width, 2)))
+    last = events[-1]
+    correlation = last.correlation or last.trace_id
+    return EventGroup(correlation, last.scope, place_address(last), lines, whole, sum(each.failed for each in events))
+
+
+def _durations(events: Sequence[TimelineEvent]) -> list[float]:
+    """Return how long each event took: what was measured, or of a checkpoint the time since the one before."""
+    saved: dict[tuple[str, object], list[int]] = {}
+    for number, each in enumerate(events):
+        if each.kind == "checkpoint":
+            saved.setdefault((each.scope, each.detail.get("branch")), []).append(number)
+    took = [each.duration for each in events]
+    for numbers in saved.values():
+        for later, earlier in pairwise(numbers):
+            took[later] = max(took[later], (events[later].time - events[earlier].time).total_seconds())
+    return took
 
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of an event shows: what led to it, and what it led to."""
     causes, effects = to_nodes(call.store.timeline.causes(id)), to_nodes(call.store.timeline.effects(id))
-    events = [(each, _detail(each.detail)) for each in effects[0].events]
+    events = [
+        (each, _detail(each.detail), _hook_address(each) if each.kind == "hook" else place_address(each))
+        for each in effects[0].events
+    ]
     return {"id": id, "events": events, "causes": causes[1:], "effects": effects[1:]}
 
 
 def _detail(detail: Mapping[str, Any]) -> str:
     return long_text(dict(detail), _LONGEST)[0] if detail else ""
+
+
+# Calls of hooks ---------------------------------------------------------------------------------------------------
+
+
+def _hook_address(each: TimelineEvent) -> str:
+    return f"/hooks/events/{segment(each.id)}/{each.number}{query_text(scope=each.scope, hook=each.action)}"
+
+
+def find_hook_call(call: Call, id: str, number: str, params: Mapping[str, str]) -> str:
+    """Return the page of the call of a hook that an event is about; or of the calls of the hook, if it has none any
+    more."""
+    scope = params.get("scope", "")
+    for line in (*lines_of(scope), HOOKS, scope.removeprefix("thread:")):
+        reference = f"{number}/{quote(id, safe='')}/{quote(line, safe='')}"
+        try:
+            call.owned.hooks.get(reference)
+        except (NotFoundError, InvalidError):
+            continue
+        return f"/hooks/calls/{segment(reference)}"
+    return f"/hooks{query_text(hook=params.get('hook', ''))}"

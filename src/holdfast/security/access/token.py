@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.tables import LINKS
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import quoted
 from holdfast.engine.record_table import RecordTable
@@ -25,6 +27,8 @@ from holdfast.security.access.registry import AccessRegistry
 PREFIX = "hf_"
 _TEXT = re.compile(r"hf_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 _TOKEN = "token/"  # noqa: S105 - the name of an entry
+_USED = "used"
+"""The kind of the links that have when a token was last used: to write that changes no right."""
 
 
 class TokenRecord(EndingRight, frozen=True, kw_only=True):
@@ -92,6 +96,16 @@ class TokenRegistry(AccessRegistry):
         """List tokens, the oldest first; with `dead`, also those that were revoked or have expired recently."""
         now, found = self._clock(), (await self._tokens.all()).values()
         return sorted((each for each in found if dead or each.is_live(now)), key=lambda each: each.created)
+
+    async def note_use(self, id: str) -> None:
+        """Store that a token is used now."""
+        row = Row((*self._line.line, _USED, id, ""), (self._clock(), ""))
+        await self._line.engine.context.backend.apply([Put(LINKS, row)])
+
+    async def uses(self) -> dict[str, int]:
+        """Return when tokens were last used, by their ids."""
+        (rows,) = await self._line.engine.context.backend.read([Scan(LINKS, (*self._line.line, _USED))])
+        return {str(row.key[3]): int(row.columns[0]) for row in rows}
 
     async def find_token(self, text: str) -> TokenRecord | None:
         """Return the token with this text, if it is valid now."""

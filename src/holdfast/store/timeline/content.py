@@ -22,7 +22,7 @@ from holdfast.engine.row_format import Line, StepRef, open_body, open_step
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import read_at
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
-from holdfast.history.step_summary import last_message, summarize
+from holdfast.history.step_summary import last_message, nodes_of, summarize
 from holdfast.security.audit.retain import STEP as RETAINED
 from holdfast.store.timeline.event import STEP, EventFields, TimelineEvent
 from holdfast.store.timeline.position import TimedRow
@@ -108,6 +108,8 @@ class ContentReader:
         changed = [self._redact(each) for each in summarize(step)]
         summary = " · ".join(filter(None, (", ".join(changed), self._redact(last_message(step)))))
         detail: dict[str, Any] = {"changed": changed, "step": point.depth, "branch": point.branch}
+        if nodes := nodes_of(step):
+            detail["nodes"] = nodes
         return self._content(fields, summary, detail, texts)
 
     async def _event(self, each: TimedRow, row: Row, step: _ReadStep | None) -> TimelineContent:

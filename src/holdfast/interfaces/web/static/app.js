@@ -112,6 +112,10 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.key === "/") { event.preventDefault(); find(); }
   if (event.key === "?") showKeys();
+  if (event.key === "x") {
+    const tick = document.activeElement?.closest("main.page tr")?.querySelector("[data-ticks] input[type=checkbox]");
+    if (tick instanceof HTMLInputElement) tick.click();
+  }
   if (event.key === "j" || event.key === "k") {
     const links = [...document.querySelectorAll("main.page .rows tbody th a, main.page .hit h2 a")];
     const at = links.indexOf(/** @type {Element} */ (document.activeElement));
@@ -187,11 +191,15 @@ if (button instanceof HTMLButtonElement) {
 async function refresh() {
   const main = document.querySelector("main.page");
   const active = document.activeElement;
-  if (!main || main.querySelector("form[data-action]") || document.querySelector("dialog[open]") || (main.contains(active) && isTyping(active))) return;
+  if (!main || main.querySelector("form[data-action], form[data-keep]") || document.querySelector("dialog[open]") || (main.contains(active) && isTyping(active))) return;
   const part = await fragment(location.href, "main");
   if (part.querySelector(":scope > .problem")) return;
   const open = [...main.querySelectorAll("details")].map((each) => each.open);
+  const ticked = new Set([...main.querySelectorAll("[data-ticks] input:checked")].map((each) => each.value));
+  const link = active instanceof HTMLAnchorElement && main.contains(active) ? active.getAttribute("href") ?? "" : "";
   main.replaceChildren(part);
+  for (const each of main.querySelectorAll("[data-ticks] input")) each.checked = ticked.has(each.value);
+  if (link) main.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus({ preventScroll: true });
   main.querySelectorAll("details").forEach((each, at) => { if (open[at]) each.open = true; });
   enableCopying(main);
   for (const each of main.querySelectorAll("[data-save]")) each.hidden = false;
