@@ -35,7 +35,7 @@ from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import JOBS, LINES, REFS, Key
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.branch_graph import Position
-from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims
+from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims, read_with_claims
 from holdfast.engine.guard import current_authority
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import LEASE, Line, StepRef, info_row
@@ -233,7 +233,7 @@ class RunTable:
             batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
             if await self.context.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
-                ring(self.context)
+                await ring(self.context, self.tenant)
                 return run
 
     async def _turn_of(self, line: Line, id: str) -> tuple[int, list[Change]]:
@@ -298,14 +298,16 @@ class RunTable:
     async def begin(self, found: FoundRun, life: float, code: str, *, is_graph: bool) -> HeldRun | None:
         """Claim a run that is due, or one whose worker is gone. None if others were first, or have the thread."""
         line = Line(self.tenant, found.thread)
-        (run,) = await self.of_threads([(found.thread, found.id)])
+        record = Get(REFS, [record_key(line, found.id)])
+        rows, claims = await read_with_claims(self.context, [record], [line])
+        run = StoredRun.of(rows[0][0]) if rows[0] else None
         is_recovery = bool(found.token)
         if run is None:  # its thread was removed by other means than a deletion
             await self.context.backend.apply([Delete(JOBS, found.key(self.tenant))])
             return None
         if run.state != (RUNNING if is_recovery else QUEUED) or run.due != found.due:
             return None
-        before = (await read_claims(self.context, [line])).get(line)
+        before = claims.get(line)
         if before is not None and before.is_held(self.context):
             return None  # another worker was first; or it is of a program that has the thread without a run
         deaths = run.deaths + is_recovery
@@ -439,7 +441,7 @@ class RunTable:
         if await self.context.backend.apply(batch) is not None:
             return False
         if len(queue.ids) > 1 or new.state == QUEUED:
-            ring(self.context)
+            await ring(self.context, self.tenant)
         return True
 
     async def _leave(self, queue: ThreadQueue, line: Line, new: StoredRun) -> list[Change]:
@@ -471,7 +473,7 @@ class RunTable:
                 batch += claim_removal(line)
             if await self.context.backend.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, CANCELLED)
-                ring(self.context)
+                await ring(self.context, self.tenant)
                 return await self.get(id)
 
     async def ended(self, run: StoredRun, queue: ThreadQueue, state: RunState, **fields: Any) -> list[Change]:
@@ -492,7 +494,7 @@ class RunTable:
             batch = await self.conditions(line, attempts)
             batch += self.requeued(run, await self.queue(line), **fields)
             if await self.context.backend.apply(batch) is None:
-                ring(self.context)
+                await ring(self.context, self.tenant)
                 return await self.get(id)
 
     def requeued(self, run: StoredRun, queue: ThreadQueue, **fields: Any) -> list[Change]:

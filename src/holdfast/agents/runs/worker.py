@@ -289,6 +289,7 @@ class Worker(_WorkerBase):
     def work(self) -> None:
         """Do runs until `stop`, or until the program ends; those that are being done are handed over at a step."""
         self._bell = bell = Bell(self._table.context)
+        run(bell.listen(self._table.context, self._table.tenant))
         try:
             while not self._is_over():
                 bell.wait(run(self.look()))
@@ -380,6 +381,7 @@ class AsyncWorker(_WorkerBase):
     async def work(self) -> None:
         """Do runs until `stop`; those that are being done are handed over at a step."""
         loop, bell = asyncio.get_running_loop(), Bell(self._table.context)
+        await arun(bell.listen(self._table.context, self._table.tenant))
 
         def wake() -> None:
             bell.drain()
