@@ -339,7 +339,10 @@ class RunTable:
             claim, now, deaths = Claim(self.context, line, life), self.context.clock(), run.deaths + is_recovery
             over = claim.put_over(None if before is None else before.row)
             if deaths >= MAX_DEATHS or not is_ours:
-                dead = {"error": f"{deaths} workers died while they had it", "error_code": "workers-died"}
+                dead: dict[str, Any] = {
+                    "error": f"{deaths} workers died while they had it",
+                    "error_code": "workers-died",
+                }
                 queued = run.changed(state=QUEUED, due=now, deaths=deaths)
                 new = queued if deaths < MAX_DEATHS else await self._over(run, FAILED, deaths=deaths, **dead)
                 await self._replace(HeldRun(run, claim), new, over[:1])

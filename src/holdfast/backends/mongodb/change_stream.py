@@ -137,7 +137,7 @@ async def announce(collections: Collections, topic: str) -> None:
 
 async def announcements(collections: Collections, topic: str) -> AsyncGenerator[None]:
     """Yield when the changes of the document of a topic are listened to, and at each."""
-    pipeline = [{"$match": {"documentKey._id": f"topic {topic}"}}, {"$project": {"_id": 1}}]
+    pipeline: list[Document] = [{"$match": {"documentKey._id": f"topic {topic}"}}, {"$project": {"_id": 1}}]
     async with await collections.about.watch(pipeline, max_await_time_ms=_LISTEN_MS) as stream:
         yield
         async for _ in stream:
