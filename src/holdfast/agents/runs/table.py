@@ -319,9 +319,13 @@ class RunTable:
 
     async def begin(
         self, found: FoundRun, life: float, code: str, *, is_graph: bool, is_limited: bool = False, is_ours: bool = True
-    ) -> HeldRun | None:
-        """Claim a run that is due, or one whose worker is gone: that is queued again, if it is not `is_ours`. None if
-        others were first, or have the thread. `NoRoom` if there is a limit for it, and another one has to end first."""
+    ) -> HeldRun | StoredRun | None:
+        """Claim a run that is due, or one whose worker is gone.
+
+        That is only queued again, and returned, if it is not `is_ours`; or it is given up, since it may be what kills
+        workers. None if others were first, or have the thread. `NoRoom` if it `is_limited`, and others have to end
+        before.
+        """
         line, is_recovery = Line(self.tenant, found.thread), bool(found.token)
         attempts = Attempts("beginning a run", line, self.context.metrics)
         while True:
@@ -345,8 +349,10 @@ class RunTable:
                 }
                 queued = run.changed(state=QUEUED, due=now, deaths=deaths)
                 new = queued if deaths < MAX_DEATHS else await self._over(run, FAILED, deaths=deaths, **dead)
-                await self._replace(HeldRun(run, claim), new, over[:1])
-                return None
+                if not await self._replace(HeldRun(run, claim), new, over[:1]):
+                    return None
+                self.context.metrics.count("runs_total", run.graph, FAILED if new.state == FAILED else "recovered")
+                return new
             # One that is taken over counts already.
             changes = await find_room(self.context, self.tenant, run.graph) if is_limited and not is_recovery else []
             new = run.changed(

@@ -202,8 +202,8 @@ class _WorkerBase:
         if line in self._active:
             return False
         if target is None:
-            await self._table.begin(found, self._lease, self._code, is_graph=False, is_ours=False)
-            return False
+            left = await self._table.begin(found, self._lease, self._code, is_graph=False, is_ours=False)
+            return isinstance(left, StoredRun)
         limit = self._limits.get(found.graph)
         if limit is not None and Counter(each.stored.graph for each in self._active.values())[found.graph] >= limit:
             return True  # when one of them ends
@@ -211,6 +211,9 @@ class _WorkerBase:
         held = await self._table.begin(found, self._lease, self._code, is_graph=is_graph, is_limited=is_limited)
         if held is None:
             return False
+        if isinstance(held, StoredRun):  # so many workers died in it that it is given up
+            self._report(held)
+            return True
         held.must_stop = lambda: self._stopped or held.claim.is_lost
         self._active[line] = held
         self._start(held)

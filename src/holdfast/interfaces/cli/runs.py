@@ -219,7 +219,7 @@ def work(
     store = session.open(write=True)
 
     def on_end(run: Run) -> None:
-        if run.state == "failed":
+        if run.state == "failed" or run.attempts > 1:
             store.alerts.report()  # who evaluates alerts may be another process
         session.report((_line(session, run),), run, page=False)
         session.out.flush()
