@@ -24,8 +24,9 @@ import time
 import warnings
 import weakref
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -56,6 +57,12 @@ _MARGIN = 0.1
 
 _FIRST_PAUSE = 0.02
 _MAX_PAUSE = 1.0
+
+_ANNOUNCEMENT_SECONDS = 1.0
+"""For how long a server is waited for that is to announce something."""
+
+_LONGEST_SILENCE = 30.0
+"""The longest pause in seconds between two attempts to listen to a server."""
 
 
 class ServerInterrupted(Exception):
@@ -99,6 +106,8 @@ class LoopBackend(Backend):
 
     medium: ClassVar[str] = "the server"
     """What stores the rows, in messages."""
+    announces: ClassVar[bool] = False
+    """Whether it has announcements: `_announce` and `_announcements`."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         self._url = url
@@ -109,6 +118,7 @@ class LoopBackend(Backend):
         self._loop: _Loop | None = None
         self._closed = False
         self._abandoned: list[object] = []
+        self._listening: set[asyncio.Task[None]] = set()
         self._group_sizes = Distribution(BATCHES)
         reinit_after_fork(self)
 
@@ -128,12 +138,63 @@ class LoopBackend(Backend):
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Implement `read`. May raise `ServerInterrupted`, and is then called again."""
 
+    async def _announce(self, topic: str) -> None:
+        """Implement `announce`, in a store with announcements."""
+
+    def _announcements(self, topic: str) -> AsyncGenerator[None]:
+        """Yield when the server is listened to, and at each announcement of a topic. Ends if that is not possible."""
+        raise NotImplementedError
+
     @property
     def url(self) -> str:
         return self._url
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return await self._run_in_loop(lambda: self._answer(queries))
+
+    async def announce(self, topic: str) -> None:
+        if not self.announces:
+            return
+
+        async def send() -> None:
+            async with asyncio.timeout(_ANNOUNCEMENT_SECONDS):
+                await self._announce(topic)
+
+        with suppress(HoldfastError, TimeoutError):
+            await self._run_once(send)
+
+    async def listen(self, topic: str, heard: Callable[[], None]) -> Callable[[], None] | None:
+        if not self.announces:
+            return None
+
+        async def begin() -> Callable[[], None]:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._listen(topic, heard))
+            self._listening.add(task)
+            task.add_done_callback(self._listening.discard)
+
+            def end() -> None:
+                with suppress(RuntimeError):  # the store was closed
+                    loop.call_soon_threadsafe(task.cancel)
+
+            return end
+
+        return await self._run_once(begin)
+
+    async def _listen(self, topic: str, heard: Callable[[], None]) -> None:
+        """Listen until it is cancelled, or is not possible; again when the server is back."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                async with aclosing(self._announcements(topic)) as announcements:
+                    async for _ in announcements:
+                        heard()
+                        pause = _FIRST_PAUSE
+                return
+            except Exception as error:  # noqa: BLE001 - those who wait look from time to time
+                _log.debug("%s is not listened to: %s", self.url, error)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all retry at once
+            pause = min(2 * pause, _LONGEST_SILENCE)
 
     async def close(self) -> None:
         with self._lock:
@@ -276,6 +337,7 @@ class LoopBackend(Backend):
 
     def _on_new_loop(self) -> None:
         """Prepare for a new loop, before anything runs in it: at the start, and in a forked child."""
+        self._listening = set()
 
     async def _start_up(self) -> Closable:
         deadline = time.monotonic() + (self._connect_timeout or self._timeout)
@@ -285,6 +347,10 @@ class LoopBackend(Backend):
         return connected
 
     async def _shut_down(self) -> None:
+        for task in (listening := list(self._listening)):
+            task.cancel()
+        if listening:
+            await asyncio.wait(listening)
         await self._disconnect()
 
 
@@ -326,6 +392,7 @@ class ServerBackend(LoopBackend):
             return loop.call(partial(groups.add, QueuedBatch(batch, weight, task, deadline)), task)
 
     def _on_new_loop(self) -> None:
+        super()._on_new_loop()
         if self._groups is not None:
             self._abandoned.append(self._groups)
         self._groups = GroupQueue(

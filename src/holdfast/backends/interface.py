@@ -311,6 +311,15 @@ class Backend(ABC):
         """
         return None
 
+    async def announce(self, topic: str) -> None:  # noqa: B027 - most stores cannot
+        """Tell all who listen to a topic, in any process and on any machine. A hint: it may be lost, and that the
+        server does not answer is no error."""
+
+    async def listen(self, topic: str, heard: Callable[[], None]) -> Callable[[], None] | None:  # noqa: ARG002
+        """Call a function, from any thread, after a topic was announced, or may have been. Returns what ends that; None
+        if this store has no announcements: who waits looks from time to time."""
+        return None
+
     @abstractmethod
     async def size(self) -> int:
         """Return the approximate size of the store in bytes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Query, Row
 from holdfast.backends.runtime.drivers import complete
 from holdfast.backends.tables import JOURNAL, REFS, Key
 from holdfast.engine.context import EngineContext
@@ -157,11 +157,18 @@ def claim_removal(line: Line) -> list[Change]:
 
 async def read_claims(context: EngineContext, lines: Sequence[Line]) -> dict[Line, StoredClaim]:
     """Return the claims of some threads."""
-    rows, signs = await context.backend.read(
-        [Get(REFS, [claim_key(line) for line in lines]), Get(JOURNAL, [_life_key(line) for line in lines])]
-    )
+    return (await read_with_claims(context, [], lines))[1]
+
+
+async def read_with_claims(
+    context: EngineContext, queries: Sequence[Query], lines: Sequence[Line]
+) -> tuple[list[list[Row]], dict[Line, StoredClaim]]:
+    """Return the answers to some queries, and the claims of some threads, all as of one moment."""
+    own = [Get(REFS, [claim_key(line) for line in lines]), Get(JOURNAL, [_life_key(line) for line in lines])]
+    *answers, rows, signs = await context.backend.read([*queries, *own])
     until = {row.key[:2]: int(row.columns[0]) for row in signs}
-    return {Line(*map(str, row.key[:2])): StoredClaim(row, until.get(row.key[:2], 0)) for row in rows}
+    claims = {Line(*map(str, row.key[:2])): StoredClaim(row, until.get(row.key[:2], 0)) for row in rows}
+    return answers, claims
 
 
 async def held_claims(context: EngineContext, refs: Sequence[Row]) -> set[Line]:

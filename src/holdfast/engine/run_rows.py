@@ -12,6 +12,9 @@ from holdfast.engine.row_format import LEASE, Line
 RECORD = "run record"
 """The name of the rows of runs, among the leases of a thread."""
 
+LIMIT = "run-limit"
+"""The rows of limits for runs of a graph."""
+
 DUE, BUSY, WAITS, BY_TIME, BY_KEY = "due", "busy", "waits", "run", "run-key"
 """The rows that lead to a run: by when it is due; while a worker has it; while it waits for an answer; for lists; by
 its idempotency key."""

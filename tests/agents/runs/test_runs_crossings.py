@@ -12,6 +12,9 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.agents.runs import table
+from holdfast.agents.runs.record import Run
+from holdfast.agents.runs.table import RunTable
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, LINES, REFS
@@ -231,6 +234,32 @@ def test_failed_runs_are_counted_and_alerted(store: Store) -> None:
     store.alerts.evaluate()
     (alert,) = [each for each in store.alerts.list() if each.rule == "run-failed"]
     assert (alert.state, alert.message) == ("firing", "1 runs failed: holdfast runs list --state failed")
+
+
+def test_workers_that_die_are_counted_and_alerted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_DEATHS", 2)
+    store.alerts.evaluate()
+    submitted, runs, ended = store.runs.submit("t", {"log": []}, graph="chain"), RunTable(store._handle), list[Run]()
+
+    def die() -> None:
+        seen = run(runs.look(["chain"], 10, ""))
+        (found,) = seen.due or seen.busy
+        assert run(runs.begin(found, 0.0, "", is_graph=True)) is not None
+
+    def alerted(rule: str) -> list[str]:
+        store.alerts.evaluate()
+        return [each.message for each in store.alerts.list() if each.rule == rule and each.state == "firing"]
+
+    die()
+    assert alerted("worker-died") == []
+    die()  # one takes it over, and dies
+    assert alerted("worker-died") == ["1 runs were taken over from workers that died: holdfast runs list"]
+    assert alerted("run-failed") == []
+    worker = store.worker(chain(*logging_nodes(1)), lease=0.05, look_every=0.02, on_end=ended.append)
+    with worker:
+        assert store.runs.wait(submitted.id, timeout=30).error_code == "workers-died"
+    assert [each.state for each in ended] == ["failed"]
+    assert alerted("run-failed") == ["1 runs failed: holdfast runs list --state failed"]
 
 
 @pytest.mark.parametrize("action", ["redact", "refuse"])

@@ -196,6 +196,8 @@ jobs kinds
 jobs remove nightly --yes
 runs submit support --thread t1
 runs list
+runs limit 3 --graph support
+runs limits
 copy copy.db t1
 export t1.gz t1
 import t1.gz --dry-run

@@ -98,3 +98,16 @@ def test_a_step_is_resolved(hf: Hf, url: str, code: str) -> None:
     assert "resolved" in hf("runs", "resolve", failing, failed["key"], "--result", "7").err
     (done,) = hf("runs", "show", failing, "--json").records[1:]
     assert (done["state"], done["result"]) == ("done", 7)
+
+
+def test_a_limit_of_all_workers_is_set_shown_and_removed(hf: Hf, code: str) -> None:
+    assert "There are no limits" in hf("runs", "limits").err
+    hf("runs", "submit", "add", "--input", "[1]")
+    assert "Runs of add: at most 0 at a time." in hf("runs", "limit", "0", "--graph", "add").err
+    assert hf("work", code, "--once").out == ""
+    assert hf("runs", "limits", "--json").records == [{"graph": "add", "most": 0, "running": 0}]
+    assert "All runs: at most 5 at a time." in hf("runs", "limit", "5").err
+    assert "all" in hf("runs", "limits").out
+    assert "Runs of add have no limit." in hf("runs", "limit", "--graph", "add", "--remove").err
+    assert "done" in hf("work", code, "--once").out
+    assert hf("runs", "limit").code == hf("runs", "limit", "3", "--remove").code == 2

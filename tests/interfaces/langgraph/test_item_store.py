@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -291,3 +292,30 @@ def test_the_index_has_nothing_that_policies_replace(memory: HoldfastStore) -> N
     assert [item.key for item in memory.search(ALICE)] == ["a", "before"]
     memory.delete(ALICE, "a")
     assert [item.key for item in memory.search(ALICE)] == ["before"]
+
+
+def test_who_stops_the_sweeper_waits_for_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeping, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def sweep() -> int:
+        sweeping.set()
+        assert go_on.wait(30)
+        ended.set()
+        return 0
+
+    with HoldfastStore.from_conn_string(str(tmp_path / "agents.db")) as memory:
+        assert memory.stop_ttl_sweeper()  # there is none
+        monkeypatch.setattr(memory, "sweep_ttl", sweep)
+        first = memory.start_ttl_sweeper(0.0001)
+        assert sweeping.wait(30)
+        assert memory.start_ttl_sweeper().done()  # it works already
+        assert not memory.stop_ttl_sweeper(timeout=0.01)
+        assert not memory.stop_ttl_sweeper(timeout=0)  # it still has not ended
+        go_on.set()
+        assert memory.stop_ttl_sweeper()
+        assert ended.is_set()
+        assert first.done()
+        ended.clear()
+        memory.start_ttl_sweeper(0.0001)
+        assert ended.wait(30)
+    assert memory.stop_ttl_sweeper(timeout=0)  # closing has waited for it

@@ -68,7 +68,7 @@ async def store_answer(
             raise _taken(line, id)
         await engine.lines.load_tip(line)
     if continued:
-        ring(engine.context)
+        await ring(engine.context, line.tenant)
     await refresh_status(engine, line)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast._fields import Hidden, Label
 from holdfast.agents.runs.answers import store_answer
+from holdfast.agents.runs.limits import ALL, RunLimit, list_limits, set_limit
 from holdfast.agents.runs.record import (
     CANCELLED,
     ENDED,
@@ -28,6 +29,7 @@ from holdfast.agents.runs.record import (
 from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_step, step_rows
 from holdfast.agents.runs.table import GIVEN, MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
 from holdfast.agents.runs.waits import is_paused, settle
+from holdfast.agents.runs.wake import ring
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
@@ -211,6 +213,22 @@ class RunOperations:
     async def delete(self, id: str) -> bool:
         """Delete the record of a run that is over, with its steps; the thread stays. Returns False if there is none."""
         return await self._table.delete(id)
+
+    @operation(changes=True)
+    async def limit(self, graph: str | None, most: int | None) -> None:
+        """Have workers do at most so many runs of a graph or workflow at a time, in all processes together; without a
+        `graph`, of all of the tenant. With 0, none is begun. `None` in place of the number removes the limit."""
+        name = ALL if graph is None else check_name(graph, "name of a graph")
+        if graph is not None and not name:
+            raise InvalidError("the name of a graph must not be empty", hint="Pass None for all graphs together")
+        count = None if most is None else validation.require_count(most, "limit", 0)
+        await set_limit(self._table.context, self._table.tenant, name, count)
+        await ring(self._table.context, self._table.tenant)
+
+    @operation
+    async def limits(self) -> Sequence[RunLimit]:
+        """Return the limits for all workers, and how many runs count for each."""
+        return await list_limits(self._table.context, self._table.tenant)
 
     @operation
     async def events(self, id: str, after: str = "") -> Sequence[RunEvent]:

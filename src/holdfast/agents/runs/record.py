@@ -236,6 +236,16 @@ def record_key(line: Line, id: str) -> Key:
     return (*line, LEASE, RECORD, id)
 
 
+def step_ordinal(row: Row) -> int:
+    """Return the place of a step among those of its run that have ended, from 1; 0 of one that has not."""
+    return int(str(row.columns[0]).rpartition(" ")[2])
+
+
+def steps_prefix(line: Line, id: str) -> Key:
+    """Return the start of the keys of the steps of a run."""
+    return (*line, LEASE, f"steps of {id}")
+
+
 def key_digest(key: str) -> str:
     """Return the digest of an idempotency key: the name of its row."""
     return blake2b(key.encode(), digest_size=16).hexdigest()
@@ -280,7 +290,7 @@ def due_scan(tenant: str, graph: str, limit: int) -> Scan:
     return Scan(JOBS, (tenant, ""), (start,), (start[:-1] + "0",), limit=limit)
 
 
-def place_scan(tenant: str, kind: str, after: str, limit: int) -> Scan:
+def place_scan(tenant: str, kind: str, after: str, limit: int | None) -> Scan:
     """Return the query for the rows of a kind that lead to runs, after one with an id."""
     start = str(run_place("", kind, "")[2])
     return Scan(JOBS, (tenant, ""), (f"{start}{after}\x01" if after else start,), (start[:-1] + "0",), limit=limit)

@@ -32,8 +32,8 @@ from typing import Annotated, Any, Final, Generic, Literal, ParamSpec, TypeAlias
 import msgspec
 
 from holdfast._fields import Hidden, Label
-from holdfast.agents.runs.record import NO_VALUE, RUNNING, StoredRun
-from holdfast.agents.runs.table import HeldRun, RunTable, steps_prefix, until_answered
+from holdfast.agents.runs.record import NO_VALUE, RUNNING, StoredRun, steps_prefix
+from holdfast.agents.runs.table import HeldRun, RunTable, until_answered
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change, Expect, Put, Row, Scan
@@ -123,15 +123,20 @@ class RunSteps:
         self._by_number: dict[str, str] = {}
         """The keys of steps that have none of their own, by their numbers."""
         self._counts = Counter[str]()
+        self._executions: dict[str, object] = {}
+        """What tells the execution of a task that is under way from one before it."""
         self._is_ending = threading.Lock()
 
     def next_key(self, name: str) -> str:
         """Return the key of a step without one: its number in the run, or in the task of a graph, and its name.
 
         A graph continues from a checkpoint, and does not come to the steps before it again; but a task that is begun
-        again has the same id.
+        again has the same id, also in this process, where LangGraph retries a node, or a program goes on with a graph.
         """
-        place = current_task()
+        place, execution = current_task(), _current_execution()
+        if place and self._executions.get(place) is not execution:
+            self._executions[place] = execution
+            self._counts[place] = 0
         self._counts[place] += 1
         return f"{place}{self._counts[place]:06d} {name}"[:_MAX_KEY]
 
@@ -286,6 +291,11 @@ def _config() -> Mapping[str, Any]:
     """Return the config of the task of a graph in which code is executed; nothing outside of one."""
     module = sys.modules.get("langchain_core.runnables.config")
     return (None if module is None else module.var_child_runnable_config.get()) or {}
+
+
+def _current_execution() -> object:
+    """Return what LangGraph makes anew for each execution of a task; None outside of one."""
+    return (_config().get("configurable") or {}).get("__pregel_scratchpad")
 
 
 def current_task() -> str:

@@ -6,10 +6,11 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.agents.runs.limits import StoredLimit, find_room
 from holdfast.agents.runs.record import (
     CANCELLED,
     ENDED,
@@ -28,18 +29,20 @@ from holdfast.agents.runs.record import (
     key_digest,
     place_scan,
     record_key,
+    step_ordinal,
+    steps_prefix,
 )
 from holdfast.agents.runs.wake import ring
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Row, Scan
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.tables import JOBS, LINES, REFS, Key
+from holdfast.backends.tables import JOBS, LINES, REFS
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.branch_graph import Position
-from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims
+from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims, read_with_claims
 from holdfast.engine.guard import current_authority
 from holdfast.engine.optimistic import Attempts
-from holdfast.engine.row_format import LEASE, Line, StepRef, info_row
-from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, WAITS, run_place
+from holdfast.engine.row_format import Line, StepRef, info_row
+from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, LIMIT, WAITS, run_place
 from holdfast.errors import (
     ConflictError,
     HoldfastError,
@@ -100,6 +103,8 @@ class HeldRun:
         """What a step raises then."""
         self.ended_steps: int | None = None
         """How many steps have ended, if that is known."""
+        self.is_limited = False
+        """Whether others may wait for its end, since a limit is for it."""
         self.is_unknown = False
         """Whether a step said that it does not know its outcome."""
 
@@ -107,6 +112,18 @@ class HeldRun:
     def line(self) -> Line:
         """The line of its thread."""
         return self.claim.line
+
+
+class Look(NamedTuple):
+    """What a worker sees that looks for runs."""
+
+    due: list[FoundRun]
+    """Those to be begun, also later, in the order of their times."""
+    busy: list[FoundRun]
+    """Some of those that workers have."""
+    last: str
+    """After which of these to read on; empty at the end."""
+    limits: list[StoredLimit]
 
 
 class RunTable:
@@ -154,14 +171,19 @@ class RunTable:
         (rows,) = await self.context.backend.read([Get(JOBS, [run_place(self.tenant, BY_KEY, key_digest(key))])])
         return (await self.of_threads([decode_place(rows[0])]))[0] if rows else None
 
-    async def look(self, graphs: Iterable[str], limit: int, after: str) -> tuple[list[FoundRun], list[FoundRun], str]:
-        """Return runs of these graphs that are to be begun, also later, in the order of their times; some of those that
-        workers have, after one with an id; and after which one to read on, which is empty at the end."""
+    async def look(self, graphs: Iterable[str], limit: int, after: str) -> Look:
+        """Look for runs of these graphs that are to be begun, and for some of those that workers have, after one with
+        an id."""
         scans = [due_scan(self.tenant, graph, limit) for graph in graphs]
-        busy, *due = await self.context.stored.read([place_scan(self.tenant, BUSY, after, _PAGE), *scans])
-        last = _last_of(busy)
+        held = [place_scan(self.tenant, BUSY, after, _PAGE), place_scan(self.tenant, LIMIT, "", None)]
+        busy, limits, *due = await self.context.stored.read([*held, *scans])
         found = [each for rows in due for each in self._readable(rows)]
-        return sorted(found, key=lambda each: (each.due, each.id)), self._readable(busy), last
+        return Look(
+            sorted(found, key=lambda each: (each.due, each.id)),
+            self._readable(busy),
+            _last_of(busy),
+            [StoredLimit.of(self.context.rows.decode(JOBS, row)) for row in limits],
+        )
 
     async def waiting(self, after: str) -> tuple[list[FoundRun], str]:
         """Return some of the runs that wait, after one with an id; and after which one to read on, which is empty at
@@ -233,7 +255,7 @@ class RunTable:
             batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
             if await self.context.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
-                ring(self.context)
+                await ring(self.context, self.tenant)
                 return run
 
     async def _turn_of(self, line: Line, id: str) -> tuple[int, list[Change]]:
@@ -295,43 +317,62 @@ class RunTable:
 
     # Working ----------------------------------------------------------------------------------------------------
 
-    async def begin(self, found: FoundRun, life: float, code: str, *, is_graph: bool) -> HeldRun | None:
-        """Claim a run that is due, or one whose worker is gone. None if others were first, or have the thread."""
-        line = Line(self.tenant, found.thread)
-        (run,) = await self.of_threads([(found.thread, found.id)])
-        is_recovery = bool(found.token)
-        if run is None:  # its thread was removed by other means than a deletion
-            await self.context.backend.apply([Delete(JOBS, found.key(self.tenant))])
-            return None
-        if run.state != (RUNNING if is_recovery else QUEUED) or run.due != found.due:
-            return None
-        before = (await read_claims(self.context, [line])).get(line)
-        if before is not None and before.is_held(self.context):
-            return None  # another worker was first; or it is of a program that has the thread without a run
-        deaths = run.deaths + is_recovery
-        claim, now = Claim(self.context, line, life), self.context.clock()
-        if deaths >= MAX_DEATHS:
-            held = HeldRun(run, claim)
-            dead: dict[str, Any] = {"error": f"{deaths} workers died while they had it", "error_code": "workers-died"}
-            new = await self._over(run, FAILED, deaths=deaths, **dead)
-            await self._replace(held, new, claim.put_over(None if before is None else before.row)[:1])
-            return None
-        new = run.changed(
-            state=RUNNING,
-            attempts=run.attempts + 1,
-            deaths=deaths,
-            started=run.started or now,
-            worker=_this_process(),
-            code=code,
-            is_graph=is_graph,
-            **await self._start(run, line, now, is_graph=is_graph),
-        )
-        batch = run.changes_to(new, self.tenant, is_next=True, token=claim.token)
-        batch += claim.put_over(None if before is None else before.row)
-        if await self.context.backend.apply(batch) is not None:
-            return None
-        self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
-        return HeldRun(new, claim)
+    async def begin(
+        self, found: FoundRun, life: float, code: str, *, is_graph: bool, is_limited: bool = False, is_ours: bool = True
+    ) -> HeldRun | StoredRun | None:
+        """Claim a run that is due, or one whose worker is gone.
+
+        That is only queued again, and returned, if it is not `is_ours`; or it is given up, since it may be what kills
+        workers. None if others were first, or have the thread. `NoRoom` if it `is_limited`, and others have to end
+        before.
+        """
+        line, is_recovery = Line(self.tenant, found.thread), bool(found.token)
+        attempts = Attempts("beginning a run", line, self.context.metrics)
+        while True:
+            await attempts.begin()
+            record = Get(REFS, [record_key(line, found.id)])
+            (rows,), claims = await read_with_claims(self.context, [record], [line])
+            if not rows:  # its thread was removed by other means than a deletion
+                await self.context.backend.apply([Delete(JOBS, found.key(self.tenant))])
+                return None
+            run, before = StoredRun.of(rows[0]), claims.get(line)
+            if run.state != (RUNNING if is_recovery else QUEUED) or run.due != found.due:
+                return None
+            if before is not None and before.is_held(self.context):
+                return None  # another worker was first; or it is of a program that has the thread without a run
+            claim, now, deaths = Claim(self.context, line, life), self.context.clock(), run.deaths + is_recovery
+            over = claim.put_over(None if before is None else before.row)
+            if deaths >= MAX_DEATHS or not is_ours:
+                dead: dict[str, Any] = {
+                    "error": f"{deaths} workers died while they had it",
+                    "error_code": "workers-died",
+                }
+                queued = run.changed(state=QUEUED, due=now, deaths=deaths)
+                new = queued if deaths < MAX_DEATHS else await self._over(run, FAILED, deaths=deaths, **dead)
+                if not await self._replace(HeldRun(run, claim), new, over[:1]):
+                    return None
+                self.context.metrics.count("runs_total", run.graph, FAILED if new.state == FAILED else "recovered")
+                return new
+            # One that is taken over counts already.
+            changes = await find_room(self.context, self.tenant, run.graph) if is_limited and not is_recovery else []
+            new = run.changed(
+                state=RUNNING,
+                attempts=run.attempts + 1,
+                deaths=deaths,
+                started=run.started or now,
+                worker=_this_process(),
+                code=code,
+                is_graph=is_graph,
+                **await self._start(run, line, now, is_graph=is_graph),
+            )
+            batch = [*run.changes_to(new, self.tenant, is_next=True, token=claim.token), *over, *changes]
+            if await self.context.backend.apply(batch) is None:
+                self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
+                held = HeldRun(new, claim)
+                held.is_limited = is_limited
+                return held
+            if not changes:
+                return None
 
     async def take(self, line: Line, graph: str, life: float, failed: str = "") -> HeldRun:
         """Begin a run that a program does itself; or go on with the one whose turn it is, if that waits for an answer,
@@ -438,8 +479,8 @@ class RunTable:
             batch += self._removal(new)
         if await self.context.backend.apply(batch) is not None:
             return False
-        if len(queue.ids) > 1 or new.state == QUEUED:
-            ring(self.context)
+        if len(queue.ids) > 1 or new.state == QUEUED or held.is_limited:
+            await ring(self.context, self.tenant)
         return True
 
     async def _leave(self, queue: ThreadQueue, line: Line, new: StoredRun) -> list[Change]:
@@ -471,7 +512,7 @@ class RunTable:
                 batch += claim_removal(line)
             if await self.context.backend.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, CANCELLED)
-                ring(self.context)
+                await ring(self.context, self.tenant)
                 return await self.get(id)
 
     async def ended(self, run: StoredRun, queue: ThreadQueue, state: RunState, **fields: Any) -> list[Change]:
@@ -492,7 +533,7 @@ class RunTable:
             batch = await self.conditions(line, attempts)
             batch += self.requeued(run, await self.queue(line), **fields)
             if await self.context.backend.apply(batch) is None:
-                ring(self.context)
+                await ring(self.context, self.tenant)
                 return await self.get(id)
 
     def requeued(self, run: StoredRun, queue: ThreadQueue, **fields: Any) -> list[Change]:
@@ -540,16 +581,6 @@ def new_id(now: int) -> str:
 
 def _this_process() -> str:
     return f"{socket.gethostname()} {os.getpid()}"
-
-
-def step_ordinal(row: Row) -> int:
-    """Return the place of a step among those of its run that have ended, from 1; 0 of one that has not."""
-    return int(str(row.columns[0]).rpartition(" ")[2])
-
-
-def steps_prefix(line: Line, id: str) -> Key:
-    """Return the start of the keys of the steps of a run."""
-    return (*line, LEASE, f"steps of {id}")
 
 
 def _last_of(rows: Sequence[Row]) -> str:

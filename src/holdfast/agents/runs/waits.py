@@ -40,7 +40,7 @@ async def settle(table: RunTable, id: str, *, holds_up: bool = False) -> StoredR
         if not changes:
             return run
         if await table.context.backend.apply(changes) is None:
-            ring(table.context)
+            await ring(table.context, table.tenant)
 
 
 async def settle_some(table: RunTable, after: str) -> str:

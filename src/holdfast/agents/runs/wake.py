@@ -1,6 +1,7 @@
-"""Waking workers on this machine: a datagram to the socket of each, in a directory that the store's URL names.
+"""Waking workers: on this machine by a datagram to the socket of each, in a directory that the store's URL names; on
+others by an announcement of the store, if it has such.
 
-It is a hint only: a worker that gets none looks from time to time. Those on other machines look, too.
+Both are hints only: a worker that gets none looks from time to time.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import os
 import select
 import socket
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
 from holdfast.engine.context import EngineContext
+from holdfast.errors import HoldfastError
 
 _LONGEST_PATH = 90
 """The addresses of sockets are short: this many bytes for the directory."""
@@ -42,8 +45,18 @@ def _folder(url: str) -> Path:
     return Path(tempfile.gettempdir()) / f"holdfast-wake-{os.getuid()}-{digest}"
 
 
-def ring(context: EngineContext) -> None:
-    """Wake the workers of a store: there may be something to do."""
+async def ring(context: EngineContext, tenant: str) -> None:
+    """Wake the workers of a store: there may be something to do for a tenant."""
+    _ring_here(context)
+    await context.backend.announce(_topic(tenant))
+
+
+def _topic(tenant: str) -> str:
+    """Return the topic of the runs of a tenant, whose name may be private."""
+    return f"runs-{blake2b(tenant.encode(), digest_size=12).hexdigest()}"
+
+
+def _ring_here(context: EngineContext) -> None:
     if not _HAS_SOCKETS:
         return
     try:
@@ -70,6 +83,7 @@ class Bell:
         self.sockets = [inner]
         """They are readable when it rings."""
         self._path: Path | None = None
+        self._end_listening: Callable[[], None] | None = None
         for each in (inner, self._own):
             each.setblocking(False)
         if not _HAS_SOCKETS:
@@ -83,6 +97,11 @@ class Bell:
             path = folder / f"{os.getpid()}-{os.urandom(4).hex()}"
             outer.bind(str(path))
             self._path = path
+
+    async def listen(self, context: EngineContext, tenant: str) -> None:
+        """Have it ring, too, when the store announces runs of a tenant."""
+        with suppress(HoldfastError):
+            self._end_listening = await context.backend.listen(_topic(tenant), self.ring)
 
     def ring(self) -> None:
         """Wake this worker: from any thread, or from a signal handler."""
@@ -103,6 +122,8 @@ class Bell:
 
     def close(self) -> None:
         """Close it."""
+        if self._end_listening is not None:
+            self._end_listening()
         for each in (*self.sockets, self._own):
             each.close()
         if self._path is not None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
+from holdfast.agents.runs.limits import ALL, NoRoom
 from holdfast.agents.runs.record import FAILED, QUEUED, WAITING, FoundRun, Run, StoredRun
 from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, RunTable
@@ -170,16 +171,22 @@ class _WorkerBase:
         if time.monotonic() >= self._settle_from:
             self._last_waiting = await settle_some(self._table, self._last_waiting)
             self._settle_from = time.monotonic() + (0 if self._last_waiting else _SETTLE_EVERY)
-        due, busy, last = await self._table.look(self._targets, limit, self._last_busy)
-        self._last_busy = last
+        due, busy, self._last_busy, limits = await self._table.look(self._targets, limit, self._last_busy)
+        limited = {each.graph for each in limits}
+        full = set[str]()
         now, moment = self._table.context.clock(), time.monotonic()
         self._passed = {key: until for key, until in self._passed.items() if until > moment}
         ready = [each for each in due if each.due <= now and (each.id, each.due) not in self._passed]
-        for found in (*await self._abandoned(busy), *ready):
+        for found in (*await self._abandoned(busy, is_limited=ALL in limited), *ready):
             if len(self._active) >= self._concurrency or self._stopped:
                 break
+            if full & {found.graph, ALL} and not found.token:
+                continue
             try:
-                has_begun = await self._begin(found)
+                has_begun = await self._begin(found, is_limited=bool(limited & {found.graph, ALL}))
+            except NoRoom as error:
+                full.add(error.graph)  # until one of them ends
+                continue
             except CorruptError as error:
                 _log.warning("run %s is skipped: %s", found.id, error)
                 has_begun = False
@@ -188,29 +195,36 @@ class _WorkerBase:
         ahead = [each.due - now for each in due if each.due > now]
         return max(min(self._look_every, min(ahead, default=10**18) / 1e9), 0.0)
 
-    async def _begin(self, found: FoundRun) -> bool:
-        """Begin a run. Returns False if that is not possible now: others were first, or have the thread."""
+    async def _begin(self, found: FoundRun, *, is_limited: bool) -> bool:
+        """Begin a run. Returns False if that is not possible now: others were first, or have the thread. One of a graph
+        that is not run here is queued, since it counts while its worker has it."""
         line, target = Line(self._table.tenant, found.thread), self._targets.get(found.graph)
-        if line in self._active or target is None:
+        if line in self._active:
             return False
+        if target is None:
+            left = await self._table.begin(found, self._lease, self._code, is_graph=False, is_ours=False)
+            return isinstance(left, StoredRun)
         limit = self._limits.get(found.graph)
         if limit is not None and Counter(each.stored.graph for each in self._active.values())[found.graph] >= limit:
             return True  # when one of them ends
         is_graph = isinstance(target, GraphTarget)
-        held = await self._table.begin(found, self._lease, self._code, is_graph=is_graph)
+        held = await self._table.begin(found, self._lease, self._code, is_graph=is_graph, is_limited=is_limited)
         if held is None:
             return False
+        if isinstance(held, StoredRun):  # so many workers died in it that it is given up
+            self._report(held)
+            return True
         held.must_stop = lambda: self._stopped or held.claim.is_lost
         self._active[line] = held
         self._start(held)
         return True
 
-    async def _abandoned(self, busy: list[FoundRun]) -> list[FoundRun]:
+    async def _abandoned(self, busy: list[FoundRun], *, is_limited: bool) -> list[FoundRun]:
         """Return the runs whose worker has ended, or gave no sign of life for long: by its own word, and as observed
-        here, since clocks differ and go on while a machine sleeps."""
+        here, since clocks differ and go on while a machine sleeps. Also those of other graphs, if all are limited."""
         from holdfast.backends.runtime.process_identity import has_ended
 
-        own = [each for each in busy if each.graph in self._targets]
+        own = [each for each in busy if is_limited or each.graph in self._targets]
         others = [each for each in own if Line(self._table.tenant, each.thread) not in self._active]
         dead = [each for each in others if has_ended(process_of(each.token))]
         now = time.monotonic()
@@ -289,6 +303,7 @@ class Worker(_WorkerBase):
     def work(self) -> None:
         """Do runs until `stop`, or until the program ends; those that are being done are handed over at a step."""
         self._bell = bell = Bell(self._table.context)
+        run(bell.listen(self._table.context, self._table.tenant))
         try:
             while not self._is_over():
                 bell.wait(run(self.look()))
@@ -380,6 +395,7 @@ class AsyncWorker(_WorkerBase):
     async def work(self) -> None:
         """Do runs until `stop`; those that are being done are handed over at a step."""
         loop, bell = asyncio.get_running_loop(), Bell(self._table.context)
+        await arun(bell.listen(self._table.context, self._table.tenant))
 
         def wake() -> None:
             bell.drain()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
@@ -37,7 +37,7 @@ from holdfast.backends.connection_errors import (
     was_connected,
 )
 from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row, Scan, WordMatch, WordMatches
-from holdfast.backends.mongodb.change_stream import find_changes, parse_since
+from holdfast.backends.mongodb.change_stream import announce, announcements, find_changes, parse_since
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
 from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.errors import SessionsUnsupported, translate, translate_errors
@@ -75,6 +75,7 @@ class MongoDBBackend(ServerBackend):
     """A store in a MongoDB database. `_connect` and what follows it run in the store's loop only."""
 
     schemes: ClassVar[tuple[str, ...]] = ("mongodb", "mongodb+srv")
+    announces = True
 
     def __init__(self, address: str, prefix: str, timeout: float, connect_timeout: float) -> None:
         super().__init__(urls.redacted_url(address), timeout, connect_timeout)
@@ -187,6 +188,14 @@ class MongoDBBackend(ServerBackend):
 
     async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         return await self._use(lambda _: self._committer.commit(batches, stamp))
+
+    async def _announce(self, topic: str) -> None:
+        await self._use(lambda collections: announce(collections, topic))
+
+    async def _announcements(self, topic: str) -> AsyncGenerator[None]:
+        async with self._open_collections() as collections, aclosing(announcements(collections, topic)) as found:
+            async for _ in found:
+                yield
 
     async def _use(self, work: Callable[[Collections], Coroutine[Any, Any, T]]) -> T:
         async with self._open_collections() as collections:

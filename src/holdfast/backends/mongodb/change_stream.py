@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncGenerator
 
 from bson import Timestamp
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -49,6 +50,9 @@ _PIPELINE: list[Document] = [
 _BATCH = 2_000
 _WAIT_MS = 5
 """How long the server waits for further entries of its log, once it has read all."""
+
+_LISTEN_MS = 10_000
+"""How long the server waits for an announcement before it says that there is none yet."""
 
 LogTime = tuple[int, int]
 """A time of the log: seconds, and a counter."""
@@ -124,6 +128,20 @@ async def _find_place(collections: Collections, session: AsyncClientSession) -> 
     collection = bytes(found[0]["info"]["uuid"]).hex() if found else "none"
     server = await collections.database.command("hello", session=session)
     return f"{collection}-{server['topologyVersion']['processId']}" if "setName" in server else collection
+
+
+async def announce(collections: Collections, topic: str) -> None:
+    """Change the document of a topic, for those who listen to it."""
+    await collections.about.update_one({"_id": f"topic {topic}"}, {"$inc": {"announced": 1}}, upsert=True)
+
+
+async def announcements(collections: Collections, topic: str) -> AsyncGenerator[None]:
+    """Yield when the changes of the document of a topic are listened to, and at each."""
+    pipeline: list[Document] = [{"$match": {"documentKey._id": f"topic {topic}"}}, {"$project": {"_id": 1}}]
+    async with await collections.about.watch(pipeline, max_await_time_ms=_LISTEN_MS) as stream:
+        yield
+        async for _ in stream:
+            yield
 
 
 def _time(stamp: Timestamp) -> LogTime:

@@ -95,7 +95,7 @@ class Collections:
         self._spaces = {space: self._named(space.name) for space in TABLES}
         self.lines: Collection = self._spaces[LINES]
         self.parts: Collection = self._named("parts")
-        self._about = self._named("holdfast")
+        self.about = self._named("holdfast")
 
     def table(self, space: Table) -> Collection:
         """The collection of a table."""
@@ -104,12 +104,12 @@ class Collections:
     @property
     def all(self) -> list[Collection]:
         """Every collection of the store."""
-        return [*self._spaces.values(), self.parts, self._about]
+        return [*self._spaces.values(), self.parts, self.about]
 
     async def prepare(self, where: str) -> None:
         """Create what does not exist yet. Several processes may do so at once."""
         await _check_server(self.database, where)
-        about = await self._about.find_one({"_id": "layout"}) or {}
+        about = await self.about.find_one({"_id": "layout"}) or {}
         version = about.get("version", VERSION)
         if not isinstance(version, int) or version > VERSION:
             raise ConfigError(
@@ -128,11 +128,11 @@ class Collections:
         await asyncio.gather(
             *(_create_collection(collection, _index_models(space)) for space, collection in self._spaces.items()),
             _create_collection(self.parts, []),
-            _create_collection(self._about, []),
+            _create_collection(self.about, []),
         )
         views = _views(self._prefix).items()
         await asyncio.gather(*(_create(self._named(name), viewOn=on, pipeline=stages) for name, (on, stages) in views))
-        await self._about.update_one({"_id": "layout"}, {"$setOnInsert": {"version": VERSION}}, upsert=True)
+        await self.about.update_one({"_id": "layout"}, {"$setOnInsert": {"version": VERSION}}, upsert=True)
 
     def _named(self, name: str) -> Collection:
         return self.database[self._prefix + name]

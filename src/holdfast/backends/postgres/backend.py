@@ -18,10 +18,12 @@ Options, as arguments or in the URL's query:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from hashlib import blake2b
 from typing import Any, ClassVar, TypeVar
 
 import psycopg
+from psycopg import AsyncConnection
 
 from holdfast.backends.async_backend import GroupStamp, ServerBackend
 from holdfast.backends.interface import (
@@ -78,6 +80,7 @@ class PostgresBackend(ServerBackend):
 
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
     takes_tenant = True
+    announces = True
     group_lines: ClassVar[int] = GROUP_LINES
 
     def __init__(self, options: PostgresOptions) -> None:
@@ -279,6 +282,24 @@ class PostgresBackend(ServerBackend):
         if outcome >= -1:
             return None if outcome == -1 else outcome
         return rejection_error(outcome, self.url)
+
+    async def _announce(self, topic: str) -> None:
+        # In a transaction of its own: one that notifies keeps all others that do waiting until it is flushed.
+        async with self._connection() as connection:
+            await connection.query("SELECT pg_catalog.pg_notify($1::text, '')", [bind(self._channel(topic))])
+
+    async def _announcements(self, topic: str) -> AsyncGenerator[None]:
+        async with await AsyncConnection.connect(self._options.conninfo, autocommit=True) as connection:
+            found = await connection.execute("SELECT pg_catalog.pg_backend_pid()")
+            if await found.fetchone() != (connection.info.backend_pid,):
+                return  # a pooler, which may give the session to others
+            await connection.execute(f"LISTEN {self._channel(topic)}".encode())
+            yield
+            async for _ in connection.notifies():
+                yield
+
+    def _channel(self, topic: str) -> str:
+        return f"holdfast_{blake2b(f'{self._options.schema} {topic}'.encode(), digest_size=16).hexdigest()}"
 
     async def _use(self, work: maintenance.Work[T], begin: str) -> T:
         """Use a connection. Statements about rows are for the tenant, where row-level security is on."""

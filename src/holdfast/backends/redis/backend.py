@@ -20,7 +20,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -66,6 +66,7 @@ class RedisBackend(ServerBackend):
     """`redis://host:port/number`: a store in a Redis or Valkey server."""
 
     schemes: ClassVar[tuple[str, ...]] = ("redis", "rediss", "valkey", "valkeys")
+    announces = True
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
         super().__init__(
@@ -213,6 +214,15 @@ class RedisBackend(ServerBackend):
         for position, outcome in zip(sent, reply.split()[1:], strict=True):
             outcomes[position] = None if outcome == b"-" else int(outcome)
         return outcomes
+
+    async def _announce(self, topic: str) -> None:
+        await self._connections.execute(("PUBLISH", self._channel(topic), ""))
+
+    def _announcements(self, topic: str) -> AsyncGenerator[None]:
+        return self._connections.subscribe(self._channel(topic))
+
+    def _channel(self, topic: str) -> str:
+        return f"{{{self._prefix}}}:{topic}"
 
     async def _find_changes(self, place: str, since: int | None) -> Changes:
         arguments: list[Argument] = [self._id, "" if since is None else since]

@@ -7,7 +7,7 @@ was sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis import exceptions
@@ -141,6 +141,16 @@ class RedisConnections:
         else:
             self._idle.append(connection)
         return replies
+
+    async def subscribe(self, channel: str) -> AsyncGenerator[None]:
+        """Yield when a channel is subscribed to, and at each message. Ends if this user may not."""
+        connection = await self._acquire()
+        try:
+            await _send(connection, connection.pack_commands([("SUBSCRIBE", channel)]))
+            while not isinstance(await _read_reply(connection), exceptions.RedisError):
+                yield
+        finally:
+            await connection.disconnect(nowait=True)
 
     async def close(self) -> None:
         """Close idle connections now, and the others when they become idle."""

@@ -68,6 +68,12 @@ class ForwardingBackend(Backend):
     async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
         return await self._forward(lambda inner: inner.count_rows(scans))
 
+    async def announce(self, topic: str) -> None:
+        await self._forward(lambda inner: inner.announce(topic))
+
+    async def listen(self, topic: str, heard: Callable[[], None]) -> Callable[[], None] | None:
+        return await self._forward(lambda inner: inner.listen(topic, heard))
+
     async def size(self) -> int:
         return await self._forward(lambda inner: inner.size())
 

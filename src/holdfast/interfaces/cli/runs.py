@@ -26,7 +26,7 @@ _HINT = "Name it as MODULE:NAME or FILE.py:NAME, as in app.py:graph"
 
 @group("runs", default="list")
 def runs(session: CliContext) -> None:
-    """List, follow, submit, cancel, retry, answer or resolve runs.
+    """List, follow, submit, cancel, retry, answer, resolve or limit runs.
 
     A run is work on a thread, which `holdfast work` does: a graph or a workflow, by its name.
 
@@ -155,6 +155,31 @@ def resolve(session: CliContext, run: str, step: str, result: str | None, repeat
     session.tell(f"The step {safe(step)} is resolved. Retry the run: holdfast runs retry {run}", {"step": step})
 
 
+@command("limits")
+def limits(session: CliContext) -> None:
+    """List the limits for all workers together, and how many runs are being done."""
+    found = session.open().runs.limits()
+    session.list(found, none="There are no limits.", graph=lambda each: each.graph or "all")
+
+
+@command("limit")
+@click.argument("most", type=click.IntRange(0), metavar="[NUMBER]", required=False)
+@click.option("--graph", metavar="NAME", help="Of a graph or a workflow; otherwise of all together.")
+@click.option("--remove", is_flag=True, help="Remove the limit.")
+def limit(session: CliContext, most: int | None, graph: str | None, remove: bool) -> None:
+    """Have workers do at most so many runs at a time, in all processes together. With 0, none is begun.
+
+    holdfast runs limit 3 --graph sell
+    holdfast runs limit --graph sell --remove
+    """
+    if (most is None) != remove:
+        raise click.UsageError("pass a number or --remove")
+    session.open(write=True).runs.limit(graph, most)
+    what = f"Runs of {safe(graph)}" if graph else "All runs"
+    text = f"{what} have no limit." if most is None else f"{what}: at most {most} at a time."
+    session.tell(text, {"graph": graph or "", "most": most})
+
+
 @command("work")
 @click.argument("code", nargs=-1, required=True, metavar="FILE.py:NAME...")
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many runs at a time.")
@@ -194,7 +219,7 @@ def work(
     store = session.open(write=True)
 
     def on_end(run: Run) -> None:
-        if run.state == "failed":
+        if run.state == "failed" or run.attempts > 1:
             store.alerts.report()  # who evaluates alerts may be another process
         session.report((_line(session, run),), run, page=False)
         session.out.flush()
@@ -247,4 +272,4 @@ def _line(session: CliContext, run: Run) -> str:
     return f"{text} {safe(run.error)}".rstrip()
 
 
-runs.add(list_, show, submit, follow, cancel, retry, answer, resolve)
+runs.add(list_, show, submit, follow, cancel, retry, answer, resolve, limits, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Any, Self, cast
 
 from langgraph.store.base import (
@@ -28,6 +28,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime
@@ -87,7 +88,8 @@ class HoldfastStore(BaseStore):
         self._items: ItemTable = ItemTable(store, cast("dict[str, Any]", index or {}).get("distance_type") or "cosine")
         self._names = ItemNames(users)
         self._owned = False
-        self._stop: Event | None = None
+        self._stop = Event()
+        self._sweeper: Thread | None = None
 
     @classmethod
     def from_conn_string(
@@ -251,11 +253,12 @@ class HoldfastStore(BaseStore):
         done: Future[None] = Future()
         config = self.ttl_config or {}
         seconds = 60 * float(sweep_interval_minutes or config.get("sweep_interval_minutes") or 5)
-        if self._stop is None:
-            self._stop = Event()
-            Thread(target=self._sweep_at_intervals, args=(self._stop, seconds, done), daemon=True).start()
-        else:
+        if self._sweeper is not None and self._sweeper.is_alive() and not self._stop.is_set():
             done.set_result(None)
+        else:
+            self._stop = Event()
+            self._sweeper = Thread(target=self._sweep_at_intervals, args=(self._stop, seconds, done), daemon=True)
+            self._sweeper.start()
         return done
 
     def _sweep_at_intervals(self, stop: Event, seconds: float, done: Future[None]) -> None:
@@ -267,18 +270,21 @@ class HoldfastStore(BaseStore):
         else:
             done.set_result(None)
 
-    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - as of other stores
-        """End the sweeper. Returns True: it begins no other sweep."""
-        if self._stop is not None:
-            self._stop.set()
-            self._stop = None
-        return True
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """End the sweeper, and wait until it has ended, at most for some seconds. Returns whether it has: if not, a
+        sweep is going on, and there is no other after it."""
+        self._stop.set()
+        sweeper = self._sweeper
+        if sweeper is None or sweeper is current_thread():
+            return True
+        sweeper.join(timeout)
+        return not sweeper.is_alive()
 
     # Closing --------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
         """Close the store, if it was opened together with this."""
-        self.stop_ttl_sweeper()
+        await BlockingCall(self.stop_ttl_sweeper)
         if self._owned and isinstance(self.store, StoreOperations):
             await StoreOperations.close(self.store)
 

@@ -212,6 +212,14 @@ RULES: tuple[AlertRule, ...] = (
         (("runs_total", _FAILED),),
         immediate=True,
     ),
+    AlertRule(
+        "worker-died",
+        "Workers died, or hung, while they had runs.",
+        "warning",
+        _grown("worker-died", "runs were taken over from workers that died: holdfast runs list"),
+        (("runs_total", ("recovered",)),),
+        immediate=True,
+    ),
     AlertRule("job-failing", "A job fails.", "warning", _jobs),
 )
 """All rules."""
