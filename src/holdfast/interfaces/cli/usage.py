@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +11,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.history.usage import UsageKey, UsageSum
+    from holdfast.history.usage import UsageKey
 
 _KEYS = click.Choice(["day", "thread", "user", "agent", "model", "checkpoint"])
 
@@ -62,7 +61,7 @@ def usage(
         session.emit(found)
     else:
         rows = [*found.sums, *([replace(found.total, key="total")] if len(found.sums) > 1 else [])]
-        texts: dict[str, Callable[[UsageSum], str]] = {by: lambda each: safe(each.key) or "none"}
+        texts: dict[str, Any] = {by: lambda each: safe(each.key) or "none"}
         if found.total.cost:
             texts["cost"] = lambda each: f"{each.cost:,.2f}" if each.cost >= 1 else f"{each.cost:.6f}"
         hidden = ["key", *([] if found.total.cost else ["cost"])]
