@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agents.runs.record import DONE
-from holdfast.agents.runs.table import RunTable
+from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ClaimLostError, InvalidError
@@ -99,7 +99,7 @@ def _claimed_by_one_that_died(store: Store, graph: str, life: float = 0.1) -> An
     submitted = store.runs.submit(None, [1], graph=graph)
     (found,) = run(table.look([graph], 10, "")).due
     held = run(table.begin(found, life, "", is_graph=False, is_limited=True))
-    assert held is not None
+    assert isinstance(held, HeldRun)
     assert held.stored.id == submitted.id
     return table, held
 

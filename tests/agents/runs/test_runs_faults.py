@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import holdfast
 from holdfast import Store
-from holdfast.agents.runs.table import RunTable
+from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError
 from holdfast.langgraph import HoldfastSaver
@@ -57,12 +57,12 @@ def test_runs_that_a_worker_cannot_begin_are_not_in_the_way(store: Store) -> Non
 def test_of_two_who_take_a_run_over_one_has_it(store: Store) -> None:
     store.runs.submit("t", None, graph=nothing)
     table = RunTable(store._handle)
-    (due,), _, _ = run(table.look(["nothing"], 8, ""))
+    (due,) = run(table.look(["nothing"], 8, "")).due
     assert run(table.begin(due, 0.01, "", is_graph=False)) is not None
     time.sleep(0.02)
-    _, (busy,), _ = run(table.look(["nothing"], 8, ""))
+    (busy,) = run(table.look(["nothing"], 8, "")).busy
     first = run(table.begin(busy, 30, "", is_graph=False))
-    assert first is not None
+    assert isinstance(first, HeldRun)
     assert run(table.begin(busy, 30, "", is_graph=False)) is None  # as it was found before the other took it
     assert run(table.finish(first, "done")).state == "done"
 
