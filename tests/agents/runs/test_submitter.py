@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def _events(store: Store, action: str) -> list[Any]:
-    return [each for each in store.audit.list(limit=1000) if each.action == action]
+    return [each for each in store.audit.query(limit=1000) if each.action == action]
 
 
 def test_an_identity_submits_follows_and_cancels_runs_of_its_threads(store: Store) -> None:
@@ -55,7 +55,7 @@ def test_an_identity_submits_follows_and_cancels_runs_of_its_threads(store: Stor
     assert store.as_identity(user="ada").thread("ada-1").get().state["log"] == ["n0", "n1"]
     with pytest.raises(NotFoundError):
         store.as_identity(user="ben").thread("ada-1").get()
-    assert [each.kind for each in ada.follow(own.id)] == ["checkpoint"] * 3 + ["done"]
+    assert [each.kind for each in ada.follow(own.id)] == ["checkpoint"] * 4 + ["done"]
     waits = ada.submit("ada-1", {"log": []}, graph="chain", when="1h")
     assert ada.cancel(waits.id).state == "cancelled"
     assert ada.retry(waits.id).state == "queued"
@@ -103,7 +103,7 @@ def test_a_right_that_is_revoked_meanwhile_is_not_used(store: Store, monkeypatch
     async def queue(self: RunTable, line: Any) -> Any:
         found = await original(self, line)
         if not revoked:
-            revoked.append(await asyncio.to_thread(ada.revoke, grant))
+            revoked.append(ada.revoke(grant))
         return found
 
     monkeypatch.setattr(RunTable, "queue", queue)
@@ -151,7 +151,7 @@ def test_an_asynchronous_identity_has_runs_too(tmp_path: Path) -> None:
             run = await ada.runs.submit("t", {"log": []}, graph="chain")
             async with store.worker(chain(*logging_nodes(1))):
                 assert (await ada.runs.wait(run.id, timeout=30)).state == "done"
-            assert [each.kind async for each in ada.runs.follow(run.id)] == ["checkpoint"] * 2 + ["done"]
+            assert [each.kind async for each in ada.runs.follow(run.id)] == ["checkpoint"] * 3 + ["done"]
             with pytest.raises(NotFoundError):
                 await store.as_identity(user="ben").runs.get(run.id)
             with pytest.raises(ConflictError):

@@ -366,8 +366,8 @@ class RunTable:
                 **await self._start(run, line, now, is_graph=is_graph),
             )
             batch = [*run.changes_to(new, self.tenant, is_next=True, token=claim.token), *over, *changes]
-            if (submitter := submitter_conditions(self.handle, run.submitter)) is not None:
-                batch += await submitter(again=False)
+            claim.also = submitter_conditions(self.handle, run.submitter)
+            batch += [] if claim.also is None else await claim.also(False)
             if await self.context.backend.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
                 held = HeldRun(new, claim)

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Self
 from holdfast.agents.runs.limits import ALL, NoRoom
 from holdfast.agents.runs.record import FAILED, QUEUED, WAITING, FoundRun, Run, StoredRun
 from holdfast.agents.runs.steps import RunSteps, current_steps
-from holdfast.agents.runs.submitter import submitter_conditions
 from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, RunTable
 from holdfast.agents.runs.targets import GraphTarget, Outcome, Target, make_targets
 from holdfast.agents.runs.waits import settle_some
@@ -254,10 +253,6 @@ class _WorkerBase:
         current_steps.set(RunSteps(self._table, held))
         return self._targets[held.stored.graph]
 
-    def _authority(self, held: HeldRun) -> Authority:
-        conditions = submitter_conditions(self._table.handle, held.stored.submitter)
-        return Authority(preconditions=conditions, claim=held.claim)
-
     def _after(self, outcome: Outcome) -> dict[str, Any]:
         """Return the fields of a run after an attempt without an error."""
         fields: dict[str, Any] = {"state": outcome.state, "failures": 0, "error": "", "error_code": ""}
@@ -370,7 +365,7 @@ class Worker(_WorkerBase):
     def _attempt(self, held: HeldRun) -> dict[str, Any]:
         target = self._enter(held)
         try:
-            with acting(self._authority(held)):
+            with acting(Authority(claim=held.claim)):
                 return self._after(target.call(self._table, held))
         except HandOver:
             return self._after(Outcome(QUEUED))
@@ -460,7 +455,7 @@ class AsyncWorker(_WorkerBase):
     async def _attempt(self, held: HeldRun) -> dict[str, Any]:
         target = self._enter(held)
         try:
-            with acting(self._authority(held)):
+            with acting(Authority(claim=held.claim)):
                 return self._after(await target.acall(self._table, held))
         except HandOver:
             return self._after(Outcome(QUEUED))
