@@ -1,6 +1,7 @@
 """Makes screenshots of every view of the web interface: `python -m tools.screenshots FOLDER [VIEW]...`.
 
-Each is made at 1440 and 390 pixels, in both themes, of a store that is filled for it. Nothing of it is committed.
+Each is made at 1440 and 390 pixels, in both themes, of a store that is filled for it. `python -m tools.screenshots
+FOLDER --pictures` makes twelve, for the README and the documents, each once. Nothing of it is committed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,32 @@ from tools import browser as browsers
 
 WIDTHS, THEMES = (1440, 390), ("light", "dark")
 
+PICTURES = {
+    "overview": (1440, "light"),
+    "threads": (1440, "light"),
+    "conversation": (1440, "light"),
+    "waiting": (1440, "light"),
+    "failed": (1440, "light"),
+    "diff": (1440, "dark"),
+    "compare": (1440, "light"),
+    "timeline": (1440, "light"),
+    "agent": (1440, "light"),
+    "restore": (1440, "light"),
+    "identity": (1440, "dark"),
+    "state": (390, "dark"),
+}
+"""The views of the pictures for documents, each with its width and theme."""
+
 
 def main(folder: Path, names: list[str]) -> None:
-    """Write a file for each view, width and theme."""
+    """Write a file for each view, width and theme; or the pictures."""
     from playwright.sync_api import sync_playwright
 
     folder.mkdir(parents=True, exist_ok=True)
-    views = {name: path for name, path in {**VIEWS, **ACTION_VIEWS}.items() if not names or name in names}
+    known = {**VIEWS, **ACTION_VIEWS}
+    chosen = PICTURES if names == ["--pictures"] else {name: None for name in known if not names or name in names}
+    sizes = {name: [size] if size else [(w, t) for w in WIDTHS for t in THEMES] for name, size in chosen.items()}
+    made = 0
     with tempfile.TemporaryDirectory() as place, holdfast.open(Path(place, "agents.db")) as store:
         fill_store(store, Path(place))
         with ServedStore(store, page_routes, write=True) as served, sync_playwright() as playwright:
@@ -34,12 +54,14 @@ def main(folder: Path, names: list[str]) -> None:
                     context = browser.new_context(viewport=size, color_scheme=theme)
                     page = context.new_page()
                     served.sign_in(page.context)
-                    for name, path in views.items():
-                        page.goto(served.url + path)
-                        page.screenshot(path=str(folder / f"{name}-{width}-{theme}.png"))
+                    for name in (name for name, all_ in sizes.items() if (width, theme) in all_):
+                        page.goto(served.url + known[name])
+                        file = f"{name}.png" if chosen is PICTURES else f"{name}-{width}-{theme}.png"
+                        page.screenshot(path=str(folder / file))
+                        made += 1
                     context.close()
             browser.close()
-    print(f"{len(views) * len(WIDTHS) * len(THEMES)} screenshots in {folder}")
+    print(f"{made} screenshots in {folder}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.fields import FIELD_LINE, metadata_entries
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import Line
+from holdfast.savers import CheckpointStore
 from holdfast.store.store import Store
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly
@@ -88,6 +89,25 @@ def test_a_list_by_metadata_reads_only_what_it_returns(store: Store, monkeypatch
     monkeypatch.setattr(backend, "read", counted)
     assert named(store, "meta.user=u1") == ["t01", "t04", "t07", "t10"]
     assert {name for name in read if name.startswith("t")} == {"t01", "t04", "t07", "t10"}
+
+
+def test_threads_with_a_status_are_listed_by_their_last_update(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store)
+    writes = [(-3, "__interrupt__", "May I?")]
+    for name in ("t07", "t02", "t09", "t04"):
+        head = store.thread(name).find().id
+        run(CheckpointStore(store).put_writes(name, head, writes, task_id="ask", status="waiting"))
+    store.access.grant("user:bob", "read", thread="t09")
+    expected = ["t09", "t07", "t04", "t02"]
+    for few in (512, 2):  # of an index, and from the latest on
+        monkeypatch.setattr("holdfast.store.thread_access._FEW", few)
+        assert named(store, status="waiting", order="updated") == expected, few
+        assert named(store, "steps>1", status="waiting", order="updated") == expected, few
+        assert named(store, "meta.user=u1", status="waiting", order="updated") == ["t07", "t04"], few
+        assert named(store, status="waiting", order="updated", prefix="t09") == ["t09"], few
+        assert named(store, status="failed", order="updated") == [], few
+        bob = store.as_identity("user:bob").threads(status="waiting", order="updated")
+        assert [each.thread for each in bob] == ["t09"], few
 
 
 def test_the_last_updated_come_first(store: Store) -> None:

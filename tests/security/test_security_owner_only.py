@@ -24,9 +24,9 @@ from tests.test_api import MODULES
 
 VIEWS = {
     *("AsyncAgents", "AsyncArtifacts", "AsyncCheckpointer", "AsyncIdentityErasure", "AsyncIdentityRedaction"),
-    *("AsyncIdentityView", "AsyncSession", "AsyncSessions", "AsyncSharing", "AsyncState", "AsyncThread"),
+    *("AsyncIdentityRuns", "AsyncIdentityView", "AsyncSession", "AsyncSessions", "AsyncSharing", "AsyncState", "AsyncThread"),
     *("AsyncTimeline", "AsyncWatch", "Agents", "Artifacts", "CheckpointStore", "Checkpointer", "HoldfastSaver"),
-    *("IdentityErasure", "IdentityRedaction", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
+    *("IdentityErasure", "IdentityRedaction", "IdentityRuns", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
     *("Sharing", "State", "Thread", "Timeline", "Watch"),
     *("HoldfastCache", "HoldfastChatHistory", "HoldfastSession", "HoldfastStore", "export_threads", "import_threads"),
 }

@@ -29,6 +29,7 @@ from holdfast.time_parser import Duration, parse_seconds
 
 if TYPE_CHECKING:
     from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
+    from holdfast.store.identity_runs import AsyncIdentityRuns, IdentityRuns
     from holdfast.store.redaction import AsyncIdentityRedaction, IdentityRedaction
 
 
@@ -73,6 +74,11 @@ class IdentityOperations(ThreadListing, ScopedOperations):
     erasure: Part[IdentityErasure, AsyncIdentityErasure] = Part(
         "holdfast.store.erasure.IdentityErasure",
         "Erasing the data of one person, for an identity with the right `erase` to all of it.",
+    )
+
+    runs: Part[IdentityRuns, AsyncIdentityRuns] = Part(
+        "holdfast.store.identity_runs.IdentityRuns",
+        "Runs of threads that the identity may read, and of those that it may write.",
     )
 
     @property

@@ -36,6 +36,7 @@ from holdfast.time_parser import Time
 if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
     from holdfast.engine.engine import Engine
+    from holdfast.engine.field_index import FieldTerm
     from holdfast.engine.types import Progress
     from holdfast.engine.update_order import UpdatePosition
     from holdfast.history.search import SearchPage
@@ -329,17 +330,15 @@ class ThreadListing:
         run = prepare(engine, tenant, where or "", "thread", visible)
         terms = await run.field_terms()
         found: list[tuple[UpdatePosition, ThreadInfo]] = []
-        if terms:
-            names, more = await engine.fields.threads(tenant, terms, prefix, _FEW)
-            if not more:
-                own = {name: certain for name, certain in names.items() if name.startswith(prefix)}
-                for summary in in_order(await run.matching_candidates(own), after):
-                    info = await described(engine, summary)
-                    if status in (None, info.status):
-                        found.append((UpdatePosition.of(summary), info))
-                        if len(found) > limit:
-                            break
-                return self._page_of_updated(found, limit)
+        few = await self._few_candidates(terms, status, prefix)
+        if few is not None:
+            for summary in in_order(await run.matching_candidates(few), after):
+                info = await described(engine, summary)
+                if status in (None, info.status):
+                    found.append((UpdatePosition.of(summary), info))
+                    if len(found) > limit:
+                        break
+            return self._page_of_updated(found, limit)
         order = UpdateOrder(engine.context, engine.lines, tenant)
         async for positions in order.pages(after, limit + 1):
             by_name = {each.thread: each for each in positions if each.thread.startswith(prefix)}
@@ -357,6 +356,24 @@ class ThreadListing:
                 if len(found) > limit:
                     return self._page_of_updated(found, limit)
         return self._page_of_updated(found, limit)
+
+    async def _few_candidates(
+        self, terms: Sequence[FieldTerm], status: ThreadState | None, prefix: str
+    ) -> dict[str, bool] | None:
+        """Return the threads that an index finds for a filter, each with whether it certainly has the entries of
+        metadata; None if there are many, or no index has them."""
+        engine, tenant = self._handle.engine, self._handle.tenant
+        if terms:
+            names, more = await engine.fields.threads(tenant, terms, prefix, _FEW)
+            return None if more else {name: certain for name, certain in names.items() if name.startswith(prefix)}
+        if status is None or status == IDLE:
+            return None
+        found: dict[str, bool] = {}
+        async for page in engine.lines.list_by_status(tenant, status, prefix, "", _FEW):
+            found |= {each.line.name: False for each in page}
+            if len(found) >= _FEW:
+                return None
+        return found
 
     @staticmethod
     def _page_of_updated(found: Sequence[tuple[UpdatePosition, ThreadInfo]], limit: int) -> Page[ThreadInfo]:

@@ -73,6 +73,27 @@ def test_the_state_opens_as_a_tree_and_a_value_is_inspected(page: Any, served: S
     assert page.locator(".inspector").is_hidden()
 
 
+def test_what_opens_takes_the_focus_and_escape_gives_it_back(page: Any, served: ServedStore) -> None:
+    page.goto(f"{served.url}/threads")
+    page.locator("details.copy > summary").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.matches('details.copy button')")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.activeElement.matches('details.copy:not([open]) > summary')")
+    page.goto(f"{served.url}/threads/chat-1/00000050?tab=state")
+    page.wait_for_selector(".row")
+    page.locator("[aria-label='Inspect plan']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.closest('.inspector')")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.activeElement.matches('[aria-label=\"Inspect plan\"]')")
+    assert not page.locator(".inspector").is_visible()
+    page.keyboard.press("?")
+    page.wait_for_function("() => document.querySelector('#keys[open]')?.contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('dialog[open]')")
+
+
 def test_two_ticked_steps_are_compared(page: Any, served: ServedStore) -> None:
     page.goto(f"{served.url}/threads/chat-1/00000050")
     for id in ("00000052", "00000044"):

@@ -19,7 +19,7 @@ from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import Answer, ServedStore
 from tests.interfaces.web.kit import HOSTILE
 from tests.interfaces.web.test_actions import post
-from tests.interfaces.web.test_pages import get, read
+from tests.interfaces.web.test_pages import get, read, signed_in
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -214,3 +214,19 @@ def test_metrics_have_what_the_store_knows_and_a_link(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["ui", str(tmp_path / "a.db"), "--grafana", "javascript:alert(1)"])
     assert result.exit_code != 0
     assert "must begin with https://" in str(result.exception)
+
+
+def test_forms_of_other_sites_change_nothing(served: ServedStore) -> None:
+    store = served.store
+    store.jobs.add("nightly", "verify", schedule="0 3 * * *")
+    page = get(served, "/threads")
+    csrf = re.findall(r'data-csrf="([0-9a-f]+)"', page.text)[0]
+    body = f"thread=a&typed=delete+1&tag=x&schedule=&who=user%3Abob&do=1&csrf={csrf}".encode()
+    for path in ("/bulk/delete", "/bulk/tag", "/jobs/nightly/run", "/jobs/nightly/schedule", "/access/actions/freeze"):
+        for origin in ("https://evil.example", "null", f"http://127.0.0.1:{served.port}"):
+            headers = {**signed_in(served), "Origin": origin, "Content-Type": "application/x-www-form-urlencoded"}
+            assert served.request("POST", path, body, token=None, headers=headers).status == 403, (path, origin)
+    assert ([each.thread for each in store.threads()], store.thread("a").tags()) == (["a", "b", "c/d"], {})
+    assert (store.jobs.get("nightly").runs, store.jobs.get("nightly").schedule) == ((), "0 3 * * *")
+    assert store.access.frozen() == {}
+    assert bulk(served, "tag", "a", tag="x").status == 303, "the control: our own form does"

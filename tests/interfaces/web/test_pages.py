@@ -505,6 +505,10 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytes
 def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
         assert "store.thread(" in get(served, "/").text
+        rail = re.compile(r'<nav class="rail".*?</nav>', re.DOTALL)
+        shown = rail.findall(get(served, "/").text)[0]
+        assert re.findall(r'<a href="([^"]*)"', shown) == ["/", "/access"]
+        assert "come with what is stored" in shown
         assert "There are no threads yet" in get(served, "/threads").text
         for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs", "hooks"):
             answer = get(served, f"/{path}")
@@ -513,6 +517,8 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
             assert "<pre><code>" in answer.text, "it says what to do"
         for path in ("audit", "verify?level=hashes", "metrics/plots"):
             assert get(served, f"/{path}").status == 200, path
+        store.thread("chat-1").put({"n": 1})
+        assert len(re.findall("<a href", rail.findall(get(served, "/").text)[0])) > 10
 
 
 def test_the_overview_shows_where_credentials_are_and_what_to_do(tmp_path: Path) -> None:

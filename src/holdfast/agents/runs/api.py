@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
@@ -32,9 +33,10 @@ from holdfast.agents.runs.waits import is_paused, settle
 from holdfast.agents.runs.wake import ring
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
 from holdfast.engine import validation
+from holdfast.engine.guard import filter_visible
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.pages import Page
-from holdfast.engine.row_format import check_name
+from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle, owner_handle
@@ -59,12 +61,26 @@ class RunEvent(msgspec.Struct, frozen=True):
     """How the checkpoint was made, how the step ended, or the error of the run."""
 
 
+class RunAccess(Protocol):
+    """What an identity may do with runs, in place of the store's owner."""
+
+    actor: str
+    """The identity."""
+
+    def submitting(self, line: Line) -> AbstractAsyncContextManager[None]:
+        """Require the right to submit a run on a thread, and act under it."""
+
+    async def visible(self, lines: Sequence[Line]) -> Set[Line]:
+        """Return those of some threads that may be read."""
+
+
 @declare(not_in_scripts="Workers are processes of the host.")
 class RunOperations:
     """Operations on runs. `Runs` and `AsyncRuns` have these as methods."""
 
-    def __init__(self, handle: StoreHandle) -> None:
+    def __init__(self, handle: StoreHandle, access: RunAccess | None = None) -> None:
         self._handle = owner_handle(handle)
+        self._access = access
         self._table: Final = RunTable(self._handle)
 
     @operation(changes=True)
@@ -97,6 +113,10 @@ class RunOperations:
             await self._handle.engine.protection.refuse(line, packed, "input")
         if idempotency_key is not None and not check_name(idempotency_key, "idempotency key"):
             raise InvalidError("an idempotency key must not be empty")
+        actor = "" if self._access is None else self._access.actor
+        key = (
+            f"{actor}\0{idempotency_key}" if actor and idempotency_key is not None else idempotency_key
+        )  # its own ones
         name = check_name(graph.name if isinstance(graph, Workflow) else graph, "name of a graph")
         if not name:
             raise InvalidError("the name of a graph must not be empty", hint="Compile it with a name, or give it one")
@@ -109,13 +129,15 @@ class RunOperations:
             now if when is None else _nanoseconds(parse_deadline(when, to_datetime(now))),
             packed,
             validation.require_count(attempts, "attempts", 1),
-            "" if idempotency_key is None else key_digest(idempotency_key),
+            "" if key is None else key_digest(key),
+            submitter=actor,
         )
-        if on_busy == "refuse":
-            for first in (await self._table.queue(line)).ids[:1]:
-                await settle(self._table, first, holds_up=True)
-        found = await self._table.submit(stored, idempotency_key, on_busy, has_thread=thread is not None)
-        return self._describe(found)
+        async with nullcontext() if self._access is None else self._access.submitting(line):
+            if on_busy == "refuse":
+                for first in (await self._table.queue(line)).ids[:1]:
+                    await settle(self._table, first, holds_up=True)
+            found = await self._table.submit(stored, key, on_busy, has_thread=thread is not None)
+            return self._describe(found)
 
     @operation
     async def get(self, id: str) -> Run:
@@ -144,6 +166,8 @@ class RunOperations:
                 break
             before = places[-1][1]
             names = [each for each in places if thread is None or each[0] == thread]
+            visible = None if self._access is None else self._access.visible
+            names = await filter_visible(visible, names, lambda each: Line(self._table.tenant, each[0]))
             found += [
                 each
                 for each in await self._table.of_threads(names)
@@ -303,10 +327,17 @@ def _in_order(stored: StoredRun, points: Sequence[RunEvent], place: str, passed:
     return found
 
 
+class HasEvents(Protocol):
+    """What has runs."""
+
+    async def _events(self, id: str, after: str) -> tuple[builtins.list[RunEvent], bool]:
+        """Return the events of a run after one, and whether they were the last."""
+
+
 class RunStream:
     """The events of a run as they come: `for`, or `async for` on an async store. It ends when the run is over."""
 
-    def __init__(self, runs: RunOperations, id: str, after: str, timeout: float | None) -> None:
+    def __init__(self, runs: HasEvents, id: str, after: str, timeout: float | None) -> None:
         self._runs = runs
         self._id = id
         self.last = after

@@ -71,6 +71,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and the process that began it last."""
     code: Hidden[str] = ""
     """The version of the code of that worker, if it was given one."""
+    submitter: Hidden[str] = ""
+    """The identity that submitted it; empty for the store's owner."""
     created: datetime
     started: Hidden[datetime | None] = None
     """When it was first begun."""
@@ -132,6 +134,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     marks: tuple[Mark, ...] = ()
     is_own: bool = False
     """Whether a program began it itself, and nobody submitted it."""
+    submitter: str = ""
 
     @classmethod
     def of(cls, row: Row) -> StoredRun:
@@ -212,6 +215,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
             failures=self.failures,
             worker=self.worker,
             code=self.code,
+            submitter=self.submitter,
             created=to_datetime(self.created),
             started=_time(self.started),
             ended=_time(self.ended),

@@ -32,8 +32,9 @@ from typing import Annotated, Any, Final, Generic, Literal, ParamSpec, TypeAlias
 import msgspec
 
 from holdfast._fields import Hidden, Label
+from holdfast.agents.runs.outage import until_answered
 from holdfast.agents.runs.record import NO_VALUE, RUNNING, StoredRun, steps_prefix
-from holdfast.agents.runs.table import HeldRun, RunTable, until_answered
+from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change, Expect, Put, Row, Scan

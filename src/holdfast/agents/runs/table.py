@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from holdfast.agents.runs.limits import StoredLimit, find_room
+from holdfast.agents.runs.outage import until_answered
 from holdfast.agents.runs.record import (
     CANCELLED,
     ENDED,
@@ -32,9 +33,9 @@ from holdfast.agents.runs.record import (
     step_ordinal,
     steps_prefix,
 )
+from holdfast.agents.runs.submitter import submitter_conditions
 from holdfast.agents.runs.wake import ring
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Row, Scan
-from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import JOBS, LINES, REFS
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.branch_graph import Position
@@ -49,10 +50,9 @@ from holdfast.errors import (
     InvalidError,
     NotFoundError,
     QuotaError,
-    TransientError,
-    UnavailableError,
 )
 from holdfast.history.log_walk import LogWalk
+from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import StoreHandle
 
 OnBusy: TypeAlias = Literal["queue", "refuse", "replace"]
@@ -80,11 +80,6 @@ _STEPS = 256
 
 OF_GRAPHS = ("input", "loop")
 """The kinds of checkpoints that a graph makes when it runs."""
-
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""The pauses between two requests to a store that does not answer, in seconds."""
-
-T = TypeVar("T")
 
 
 class HandOver(BaseException):
@@ -140,8 +135,12 @@ class RunTable:
         """Return a run. `NotFoundError` if there is none."""
         found = await self.find(id)
         if found is None:
-            raise NotFoundError(f"there is no run {str(id)[:80]!r}", hint="See which there are: store.runs.list()")
+            raise self.missing(id)
         return found
+
+    def missing(self, id: str) -> NotFoundError:
+        """Return the error for who names a run that does not exist."""
+        return NotFoundError(f"there is no run {str(id)[:80]!r}", hint="See which there are: store.runs.list()")
 
     async def find(self, id: str) -> StoredRun | None:
         """Return a run, or None."""
@@ -253,7 +252,8 @@ class RunTable:
                 batch.append(Create(JOBS, run.key_row(self.tenant)))
             # Also if it is known: another process may have deleted it, and what is erased is found by its row.
             batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
-            if await self.context.apply(batch) is None:
+            about = {"run": run.id, "graph": run.graph}
+            if await recorded(self.handle.engine, line, "submit-run", about, is_limited=True)(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
                 await ring(self.context, self.tenant)
                 return run
@@ -366,6 +366,8 @@ class RunTable:
                 **await self._start(run, line, now, is_graph=is_graph),
             )
             batch = [*run.changes_to(new, self.tenant, is_next=True, token=claim.token), *over, *changes]
+            claim.also = submitter_conditions(self.handle, run.submitter)
+            batch += [] if claim.also is None else await claim.also(False)
             if await self.context.backend.apply(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
                 held = HeldRun(new, claim)
@@ -510,7 +512,7 @@ class RunTable:
             batch += await self.ended(run, await self.queue(line), CANCELLED)
             if run.state == RUNNING:
                 batch += claim_removal(line)
-            if await self.context.backend.apply(batch) is None:
+            if await recorded(self.handle.engine, line, "cancel-run", {"run": id})(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, CANCELLED)
                 await ring(self.context, self.tenant)
                 return await self.get(id)
@@ -532,7 +534,7 @@ class RunTable:
             line = run.line(self.tenant)
             batch = await self.conditions(line, attempts)
             batch += self.requeued(run, await self.queue(line), **fields)
-            if await self.context.backend.apply(batch) is None:
+            if await recorded(self.handle.engine, line, "retry-run", {"run": id})(batch) is None:
                 await ring(self.context, self.tenant)
                 return await self.get(id)
 
@@ -559,19 +561,6 @@ class RunTable:
         if run.key:
             changes.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))
         return changes
-
-
-async def until_answered(action: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Do something that may be done twice, again if the store does not answer, for some seconds."""
-    pause, waited = _SHORTEST_PAUSE, 0.0
-    while True:
-        try:
-            return await action()
-        except (TransientError, UnavailableError):
-            if waited >= seconds:
-                raise
-        await Pause(pause)
-        waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
 
 
 def new_id(now: int) -> str:

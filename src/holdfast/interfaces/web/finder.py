@@ -14,8 +14,9 @@ _EACH = 6
 _READ = 500
 """How many names are looked through for those that contain the text."""
 
-_SCANNED = 2000
-"""How many checkpoints are read where there is no index."""
+_SCANNED = 150
+"""How many checkpoints are read where there is no index: each key that is typed searches, and the page of the search
+goes on."""
 
 FoundLink = tuple[str, str, str]
 """An address, its text, and a detail."""

@@ -25,6 +25,7 @@ from holdfast.interfaces.web.subgraphs import crumbs_of, thread_title
 
 _SPANS = ((365 * 86400, "y"), (30 * 86400, "mo"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _LONGEST = 4000
+_DAY, _YEAR = 86400.0, 365 * 86400.0
 _MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -135,8 +136,13 @@ def time_tag(moment: datetime | None) -> Markup:
         return Markup("")
     seconds = (datetime.now(UTC) - moment).total_seconds()
     text = "now" if seconds < 1 else f"{short_span(seconds)} ago"
-    iso = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso, text)
+    at = moment.astimezone(UTC)
+    iso = at.isoformat().replace("+00:00", "Z")
+    exact = f"{at:%H:%M}" if seconds < _DAY else f"{at.day} {at:%b}" if seconds < _YEAR else f"{at:%Y-%m-%d}"
+    kind = "day" if seconds >= _DAY else "time"
+    return Markup(
+        '<time datetime="{0}" title="{0}">{1}</time> <time class="clock" datetime="{0}" data-clock="{2}">{3}</time>'
+    ).format(iso, text, kind, exact)
 
 
 def clock_time(moment: datetime) -> Markup:

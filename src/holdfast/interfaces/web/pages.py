@@ -92,9 +92,16 @@ _RAIL = (
 """The views at the left: address, name, and whether only the store's owner has them."""
 
 
-def rail(caller: Caller) -> list[tuple[str, str]]:
-    """Return the views that a caller has."""
-    return [(address, name) for address, name, of_owner in _RAIL if not (of_owner and caller.identity)]
+def rail(caller: Caller, *, empty: bool = False) -> list[tuple[str, str]]:
+    """Return the views that a caller has: of an empty store, the overview, which says how to begin, and access."""
+    return [
+        (address, name)
+        for address, name, of_owner in _RAIL
+        if not (of_owner and caller.identity) and (not empty or address in _OF_EMPTY)
+    ]
+
+
+_OF_EMPTY = ("/", "/access")
 
 
 Values = Callable[..., dict[str, Any] | Download | Image]
@@ -106,6 +113,18 @@ class Pages:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._filled = False
+
+    def _is_empty(self) -> bool:
+        """Whether the store has nothing yet. Once it had something, nobody asks again."""
+        if not self._filled:
+            store = self._server.service.store
+            reads = (store.threads, store.agents.list, store.scopes, store.artifacts.list, store.runs.list)
+            try:
+                self._filled = any(list(read(limit=1)) for read in reads) or len(store.jobs.list()) > 1
+            except HoldfastError:  # what is damaged is there
+                self._filled = True
+        return not self._filled
 
     def page(self, template: str, values: Values) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint of a page. One with a form gets it again when it is filled in, to show what it would
@@ -160,7 +179,7 @@ class Pages:
             "csrf": self._server.authenticator.csrf_token(call.caller),
             "address": str(request.url.path),
             "signed_in": True,
-            "rail": rail(call.caller),
+            "rail": rail(call.caller, empty=self._is_empty()),
             "narrow": request.cookies.get("holdfast_rail") == "off",
         }
 

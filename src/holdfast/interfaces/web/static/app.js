@@ -50,8 +50,9 @@ export function showClocks(within = document) {
   for (const each of within.querySelectorAll("time[data-clock]")) {
     const at = new Date(each.getAttribute("datetime") ?? "");
     if (Number.isNaN(at.valueOf())) continue;
+    const day = each.getAttribute("data-clock") === "day";
     each.removeAttribute("data-clock");
-    each.textContent = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+    if (!day) each.textContent = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
     each.setAttribute("title", at.toLocaleString());
   }
 }
@@ -104,6 +105,22 @@ function showKeys() {
   const dialog = document.querySelector("#keys");
   if (dialog instanceof HTMLDialogElement) dialog.showModal();
 }
+
+// What opens takes the focus, and Escape closes it and gives the focus back.
+document.addEventListener("toggle", (event) => {
+  const menu = event.target;
+  if (!(menu instanceof HTMLDetailsElement) || !menu.open || !menu.matches("details.copy, details.menu") || !menu.contains(document.activeElement)) return;
+  const first = menu.querySelector(":scope > :not(summary) :is(a, button:not([hidden]))");
+  if (first instanceof HTMLElement) first.focus();
+}, true);
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  const menu = document.activeElement?.closest("details.copy[open], details.menu[open]") ?? document.querySelector("details.copy[open], details.menu[open]");
+  if (!(menu instanceof HTMLDetailsElement)) return;
+  event.stopImmediatePropagation();
+  menu.open = false;
+  menu.querySelector("summary")?.focus();
+});
 
 document.addEventListener("keydown", (event) => {
   if (isTyping(event.target) || event.metaKey || event.ctrlKey || event.altKey) {

@@ -216,8 +216,12 @@ function watch() {
 
 // Values ---------------------------------------------------------------------------------------------------------
 
+/** What the inspector was opened from. @type {Element | null} */
+let opener = null;
+
 /** @param {boolean} open */
 function setInspecting(open) {
+  if (!open && inspector?.contains(document.activeElement) && opener instanceof HTMLElement) opener.focus({ preventScroll: true });
   if (inspector instanceof HTMLElement) inspector.hidden = !open;
   workspace?.toggleAttribute("data-inspecting", open);
 }
@@ -225,6 +229,7 @@ function setInspecting(open) {
 /** @param {string} address */
 async function inspect(address) {
   if (!(inspector instanceof HTMLElement)) { location.href = address; return; }
+  if (!inspector.contains(document.activeElement)) opener = document.activeElement;
   inspector.replaceChildren(await fragment(address, "inspect"));
   setInspecting(true);
   enableCopying(inspector);
