@@ -103,6 +103,11 @@ DERIVED = {
         "aput aput_writes aget_tuple aget_delta_channel_history adelete_thread adelete_for_runs acopy_thread aprune "
         "aclose",
     ),
+    "HoldfastSession": ("its parameter is annotated", "session_settings"),
+    "HoldfastStore": (
+        "made by `make_both`, or annotated where it is set",
+        "close aclose sweep_ttl asweep_ttl embeddings",
+    ),
     "api": ("made by `_async`", "asnapshot arestore"),
     "snapshots": ("made by `_async`", "asnapshot arestore"),
     "holdfast": ("methods of the default registry", "allow register"),

@@ -15,9 +15,10 @@ from functools import cache
 from operator import attrgetter
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast._fields import Label, Mark
+from holdfast._named_tuple import NamedTuple
 
 MAX_ROWS = 50
 """Longer listings are cut off in notebooks."""

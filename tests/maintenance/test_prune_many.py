@@ -57,12 +57,13 @@ rules = st.fixed_dictionaries(
 
 
 def filled(on: Backend, chosen: Threads) -> Store:
-    """Save the checkpoints in the order of their times."""
+    """Save the checkpoints in the order of their times, half an hour before their ages: the clock goes on by
+    microseconds while they are saved and looked at, and no age is exactly that of a rule."""
     clock = Clock()
     store = store_on(on, clock=clock)
     order = sorted((-age, thread, n) for thread, each in chosen.items() for n, age in enumerate(sorted_ages(each)))
     for negative, thread, n in order:
-        clock.now = NOW + negative * HOUR
+        clock.now = NOW + negative * HOUR - HOUR // 2
         store.thread(thread).put(
             {"n": n}, id=f"{n}", tag=f"tag{n}" if protections(chosen[thread])[n] == "tag" else None
         )
@@ -85,12 +86,11 @@ def survivors(each: list[tuple[int, str]], rules: dict[str, Any]) -> set[str]:
     ages, protected = sorted_ages(each), protections(each)
     kept = {len(ages) - 1} | {n for n, what in enumerate(protected) if what}
     kept |= set(range(len(ages))[-rules["keep_last"] :]) if "keep_last" in rules else set()
-    # The clock goes on by microseconds while threads are looked at: an age of exactly the limit is over it.
     limit = int(rules["keep_within"][:-1]) if "keep_within" in rules else 0
     kept |= {n for n, age in enumerate(ages) if age < limit}
     days: dict[dt.date, int] = {}
     for n, age in enumerate(ages):
-        days[dt.datetime.fromtimestamp((NOW - age * HOUR) / 1e9, dt.UTC).date()] = n
+        days[dt.datetime.fromtimestamp((NOW - age * HOUR - HOUR // 2) / 1e9, dt.UTC).date()] = n
     kept |= {days[day] for day in sorted(days)[-rules.get("keep_daily", 0) :]} if "keep_daily" in rules else set()
     return {str(n) for n in kept}
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.tables import Key, Scalar, Table
 from holdfast.errors import CorruptError, UnsupportedError

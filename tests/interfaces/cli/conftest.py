@@ -108,8 +108,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 LOCAL = (
     *("test_copy_export", "test_snapshot", "test_schema", "test_doctor"),
     *("test_cli_served", "test_cli_completion", "test_cli_frame"),
+    "test_runs",
 )
-"""Modules about files, the installation and the command line itself."""
+"""Modules about files, the installation, the command line itself, and workers, which need the code of what they do."""
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_savers_of_postgresql_and_in_memory_are_imported(tmp_path: Path) -> None
         check_equal(old, HoldfastSaver(store))
         assert import_database(store, url).checkpoints == 0
         assert estimate(url).after > 0
-    with PostgresSaver.from_conn_string(places.place("postgres", tmp_path)) as back:
+    with PostgresSaver.from_conn_string(places.place("postgres", tmp_path / "back")) as back:
         back.setup()
         with holdfast.open(tmp_path / "memory.db") as store:
             export_threads(store, back)
