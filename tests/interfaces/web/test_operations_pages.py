@@ -216,6 +216,20 @@ def test_metrics_have_what_the_store_knows_and_a_link(tmp_path: Path) -> None:
     assert "must begin with https://" in str(result.exception)
 
 
+def test_a_restore_is_shown_for_a_thread_that_has_gone_on(served: ServedStore, tmp_path: Path) -> None:
+    store = served.store
+    repository = store.backups(tmp_path / "backups")
+    repository.create()
+    repository.schedule("every 1h")
+    assert "In place" not in get(served, "/backups?backup=1").text
+    store.thread("a").put({"n": 9})
+    text = get(served, "/backups?backup=1").text
+    assert "In place, what came since stays on its branch" in text
+    assert "in_place=True" in text
+    assert "restore-conflict" not in text
+    assert store.thread("a").get().state == {"n": 9}
+
+
 def test_forms_of_other_sites_change_nothing(served: ServedStore) -> None:
     store = served.store
     store.jobs.add("nightly", "verify", schedule="0 3 * * *")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
@@ -192,6 +192,11 @@ def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> 
     values: dict[str, Any] = {"backup": backup, "lines": list(lines)[:_SHOWN], "in_place": in_place}
     try:
         report = backups.restore(wanted, in_place=in_place, dry_run=True)
+    except ConflictError as error:
+        if in_place:
+            return {**values, "refused": to_problem(error)}
+        # Something has gone on since, as is usual: only a restore in place is possible, which keeps that.
+        return {**_restore_values(backups, wanted, in_place=True), "gone_on": error.what}
     except HoldfastError as error:
         return {**values, "refused": to_problem(error)}
     actions: dict[str, int] = {}

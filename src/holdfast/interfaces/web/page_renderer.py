@@ -65,7 +65,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "ago": time_tag,
+        "ago": time_with_clock,
+        "since": time_tag,
         "clock": clock,
         "clock_time": clock_time,
         "size": size,
@@ -97,7 +98,7 @@ def _columns(
     items: Sequence[Any], texts: Mapping[str, Any], first: Sequence[str], hidden: Sequence[str]
 ) -> list[Column]:
     """Return the columns of a table of records. `texts` are macros, of what a page says of a field or adds."""
-    return columns_of(items[0], time_tag, texts, first=first, hidden=hidden)
+    return columns_of(items[0], time_with_clock, texts, first=first, hidden=hidden)
 
 
 def _pairs(record: Any, texts: Mapping[str, Any], hidden: Sequence[str]) -> list[tuple[str, Any]]:
@@ -131,18 +132,26 @@ def json_text(value: Any) -> str:
 
 
 def time_tag(moment: datetime | None) -> Markup:
-    """Return how long ago a time was, with the exact time beside it."""
+    """Return how long ago a time was."""
     if moment is None:
         return Markup("")
     seconds = (datetime.now(UTC) - moment).total_seconds()
     text = "now" if seconds < 1 else f"{short_span(seconds)} ago"
-    at = moment.astimezone(UTC)
-    iso = at.isoformat().replace("+00:00", "Z")
-    exact = f"{at:%H:%M}" if seconds < _DAY else f"{at.day} {at:%b}" if seconds < _YEAR else f"{at:%Y-%m-%d}"
-    kind = "day" if seconds >= _DAY else "time"
-    return Markup(
-        '<time datetime="{0}" title="{0}">{1}</time> <time class="clock" datetime="{0}" data-clock="{2}">{3}</time>'
-    ).format(iso, text, kind, exact)
+    iso = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso, text)
+
+
+def time_with_clock(moment: datetime | None) -> Markup:
+    """Return how long ago a time was, with the time of the day beside it, or the day."""
+    if moment is None:
+        return Markup("")
+    seconds, at = (datetime.now(UTC) - moment).total_seconds(), moment.astimezone(UTC)
+    if seconds < _DAY:
+        exact = clock_time(moment)
+    else:
+        day = f"{at.day} {at:%b}" if seconds < _YEAR else f"{at:%Y-%m-%d}"
+        exact = Markup('<span class="clock">{}</span>').format(day)
+    return time_tag(moment) + " " + exact
 
 
 def clock_time(moment: datetime) -> Markup:

@@ -50,9 +50,8 @@ export function showClocks(within = document) {
   for (const each of within.querySelectorAll("time[data-clock]")) {
     const at = new Date(each.getAttribute("datetime") ?? "");
     if (Number.isNaN(at.valueOf())) continue;
-    const day = each.getAttribute("data-clock") === "day";
     each.removeAttribute("data-clock");
-    if (!day) each.textContent = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+    each.textContent = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
     each.setAttribute("title", at.toLocaleString());
   }
 }
