@@ -41,8 +41,9 @@ def wanted(lock: str) -> list[Requirement]:
     if lock in ("demo", "dev"):
         lines += [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
     if lock == "dev":
-        for extra in PROJECT["project"]["optional-dependencies"].values():
-            lines += extra
+        extras = PROJECT["project"]["optional-dependencies"]
+        for extra in Requirement(extras["all"][0]).extras:  # others have locks of their own, in requirements/adapters
+            lines += extras[extra]
     return [each for each in map(Requirement, lines) if each.name != PROJECT["project"]["name"]]
 
 

@@ -2,7 +2,8 @@
 
 Each framework has a lock of its own in `requirements/adapters`, since their pins may exclude each other; its tests come
 from its source distributions, in the versions of the lock. A plugin in `tools/adapter_plugins` puts the adapter in the
-place of the framework's own class. Tests that cannot pass are listed here, and must fail.
+place of the framework's own class. Tests that cannot pass are listed here, and must fail. Of a framework whose
+distributions have no tests, those in `tests/frameworks` are run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FOLDER = ROOT / "build" / "adapters"
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests of a framework's distribution, and those that cannot pass, with the reasons in the guide."""
+    """Tests of a framework's distribution, and those that cannot pass, with the reasons in the guide; or our own tests,
+    if the package is not named."""
 
     name: str
     lock: str
@@ -57,6 +59,9 @@ SUITES = (
         ("test_session.py", "test_session_limit.py", "fake_model.py", "test_responses.py"),
         frozenset({"tests/test_session.py::test_sqlite_session_file_lock_is_shared_across_instances"}),
     ),
+    Suite("pydantic-ai", "pydantic", "", ("test_pydantic_ai.py",)),
+    Suite("google-adk", "adk", "", ("test_google_adk.py",)),
+    Suite("agent-framework", "agent-framework", "", ("test_agent_framework.py",)),
 )
 
 
@@ -106,8 +111,16 @@ def unpacked(suite: Suite) -> Path:
 
 def run_suite(suite: Suite) -> bool:
     """Run a suite; return whether exactly the tests fail that cannot pass."""
-    python, folder = python_of(suite.lock), unpacked(suite)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    python = python_of(suite.lock)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    if suite.package:
+        folder = unpacked(suite)
+        command.append("tests")
+    else:
+        folder = ROOT
+        (FOLDER / "pytest.ini").write_text("[pytest]\nfilterwarnings =\n    error\n")
+        command += ["--noconftest", "-c", str(FOLDER / "pytest.ini"), "--rootdir", str(ROOT)]
+        command += ["--import-mode=importlib", *(f"tests/frameworks/{name}" for name in suite.files)]
     done = subprocess.run([*command, "-rfE", "--tb=short"], cwd=folder, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     failed = {line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))}
