@@ -106,6 +106,7 @@ lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -c requirements/servers.txt -o requirements/peers.txt requirements/peers.in
 	for name in adk agent-framework langgraph openai pydantic; do $(COMPILE) -o requirements/adapters/$$name.txt \
 		pyproject.toml requirements/adapters/$$name.in; done
+	$(PY) -m tools.adapters versions
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
 	cd requirements/azurite && npm $(if $(UPGRADE),update,install) --package-lock-only

@@ -1,4 +1,5 @@
-"""Run the tests of frameworks over Holdfast's adapters: `python -m tools.adapters [NAME …]`.
+"""Run the tests of frameworks over Holdfast's adapters: `python -m tools.adapters [NAME …]`, by the names of locks.
+`python -m tools.adapters versions` writes the table of the versions that are tested into the guide.
 
 Each framework has a lock of its own in `requirements/adapters`, since their pins may exclude each other; its tests come
 from its source distributions, in the versions of the lock. A plugin in `tools/adapter_plugins` puts the adapter in the
@@ -8,6 +9,7 @@ distributions have no tests, those in `tests/frameworks` are run.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +65,32 @@ SUITES = (
     Suite("google-adk", "adk", "", ("test_google_adk.py",)),
     Suite("agent-framework", "agent-framework", "", ("test_agent_framework.py",)),
 )
+
+
+GUIDE = ROOT / "docs" / "guides" / "frameworks.md"
+FRAMEWORKS = {
+    "LangGraph": ("langgraph", ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"), "langgraph"),
+    "OpenAI Agents SDK": ("openai", ("openai-agents",), "openai"),
+    "Pydantic AI": ("pydantic", ("pydantic-ai-slim",), "pydantic-ai"),
+    "Google ADK": ("adk", ("google-adk",), "adk"),
+    "Microsoft Agent Framework": ("agent-framework", ("agent-framework-core",), "agent-framework"),
+}
+"""The lock, the packages and the extra of each framework."""
+
+
+def versions() -> str:
+    """Return the table of the versions that are tested, as the guide has it."""
+    lines = ["| framework | tested | tests | install |", "|---|---|---|---|"]
+    for framework, (lock, packages, extra) in FRAMEWORKS.items():
+        tested = ", ".join(f"{package} {pinned(lock, package)}" for package in packages)
+        own = any(suite.lock == lock and suite.package for suite in SUITES)
+        lines.append(f"| {framework} | {tested} | {'its own, and ours' if own else 'ours'} | `holdfast[{extra}]` |")
+    return "\n".join(lines)
+
+
+def with_versions(page: str) -> str:
+    """Return the guide with the table in the place of the one that it has."""
+    return re.sub(r"\| framework \| tested .*?(?=\n\n)", lambda _: versions(), page, flags=re.DOTALL)
 
 
 def python_of(lock: str) -> Path:
@@ -133,7 +161,10 @@ def run_suite(suite: Suite) -> bool:
 
 
 def main(names: Sequence[str]) -> None:
-    """Run the suites of some locks, or all."""
+    """Run the suites of some locks, or all; or write the table of versions."""
+    if names == ["versions"]:
+        GUIDE.write_text(with_versions(GUIDE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     FOLDER.mkdir(parents=True, exist_ok=True)
     results = [run_suite(suite) for suite in SUITES if not names or suite.lock in names]
     sys.exit(0 if results and all(results) else 1)

@@ -31,7 +31,7 @@ OURS: dict[str, list[tuple[dict[str, Any], tuple[str, str, str, bool]]]] = {
                     {"part_kind": "user-prompt", "content": ["hi", {"kind": "binary"}]},
                 ],
             },
-            ("user", "", "be\nhi", False),
+            ("user", "", "hi", False),
         ),
         ({"kind": "response", "parts": [{"part_kind": "text", "content": "ho"}, CALL]}, ("assistant", "", "ho", True)),
         (
@@ -93,3 +93,13 @@ def test_the_list_of_threads_shows_the_last_message() -> None:
             store.thread(framework).append("messages", samples[0][0])
         shown = {info.thread: info.message for info in store.threads(preview=True)}
     assert [text for name, text in shown.items() if "hi" not in str(text) and "ho" not in str(text)] == []
+
+
+def test_the_log_says_how_much_was_appended() -> None:
+    with holdfast.open("memory://") as store:
+        thread = store.thread("a")
+        thread.append("messages", *(each for each, _ in OURS["pydantic-ai"]))
+        thread.append("messages", OURS["pydantic-ai"][1][0], {"kind": "response", "parts": [CALL]})
+        assert store.threads(preview=True)[0].message == 'assistant calls add({"a":1})'
+        thread.increment("tokens", 5)
+        assert store.threads(preview=True)[0].message == 'assistant calls add({"a":1})'

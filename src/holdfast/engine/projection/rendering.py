@@ -132,14 +132,20 @@ def in_common_form(plain: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-_PARTS = {"user-prompt": "user", "tool-return": "tool", "retry-prompt": "tool", "system-prompt": "system"}
-"""The roles of the parts of a request of Pydantic AI; that of the first kind is the message's."""
+_PARTS = {
+    "user-prompt": "user",
+    "tool-return": "tool",
+    "retry-prompt": "tool",
+    "system-prompt": "system",
+    "thinking": "thinking",
+}
+"""The roles of the parts of a request of Pydantic AI; that of the first kind is the message's, and they its content."""
 
 
 def _of_pydantic_ai(kind: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     kinds = [part.get("part_kind") for part in parts]
     role = "assistant" if kind == "response" else next((_PARTS[each] for each in _PARTS if each in kinds), "user")
-    said = [part.get("content") for part in parts if part.get("part_kind") != "thinking"]
+    said = [part.get("content") for part in parts if _PARTS.get(str(part.get("part_kind")), "assistant") == role]
     words = [_words(each) if type(each) in (str, list) else to_text(each) for each in said if each is not None]
     return {
         "role": role,
