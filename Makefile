@@ -100,12 +100,13 @@ COMPILE = $(PY) -m uv pip compile --quiet --universal --generate-hashes --python
 # The other locks take the versions of dev.txt (peers.txt those of servers.txt too), so that one environment can hold them all.
 lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(call setup,dev)
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --extra all -o requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) -c requirements/dev.txt -o requirements/demo.txt pyproject.toml requirements/demo.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -c requirements/servers.txt -o requirements/peers.txt requirements/peers.in
-	for name in langgraph openai; do $(COMPILE) -o requirements/adapters/$$name.txt \
+	for name in adk agent-framework langgraph openai pydantic; do $(COMPILE) -o requirements/adapters/$$name.txt \
 		pyproject.toml requirements/adapters/$$name.in; done
+	$(PY) -m tools.adapters versions
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
 	cd requirements/azurite && npm $(if $(UPGRADE),update,install) --package-lock-only

@@ -21,6 +21,7 @@ PROJECT = Path(__file__).parent.parent
 MODULES = (
     "holdfast",
     "holdfast.access",
+    "holdfast.agent_framework",
     "holdfast.agents",
     "holdfast.backends",
     "holdfast.backends.postgres",
@@ -28,12 +29,14 @@ MODULES = (
     "holdfast.encryption",
     "holdfast.erasure",
     "holdfast.errors",
+    "holdfast.google_adk",
     "holdfast.hooks",
     "holdfast.jobs",
     "holdfast.langchain",
     "holdfast.langgraph",
     "holdfast.metrics",
     "holdfast.openai_agents",
+    "holdfast.pydantic_ai",
     "holdfast.redaction",
     "holdfast.replay",
     "holdfast.savers",
@@ -45,7 +48,10 @@ MODULES = (
 )
 """The modules whose names are public. All others are private."""
 
-FRAMEWORKS = ("holdfast.langchain", "holdfast.langgraph", "holdfast.openai_agents")
+ELSEWHERE = ("holdfast.agent_framework", "holdfast.google_adk", "holdfast.pydantic_ai")
+"""Those whose frameworks are installed in environments of their own: they cannot be imported here."""
+
+FRAMEWORKS = ("holdfast.langchain", "holdfast.langgraph", "holdfast.openai_agents", *ELSEWHERE)
 """The modules for frameworks. Each has the classes that its framework asks for."""
 
 RETURNED = (
@@ -63,11 +69,28 @@ INTERNALS = {"states.md"}
 """Guides to the inside of the library, which show what is private."""
 
 
+def source_of(root: str) -> ast.Module:
+    """The source of a module that may not be importable here."""
+    return ast.parse((PROJECT / "src" / root.replace(".", "/")).with_suffix(".py").read_text())
+
+
+def names_of(root: str) -> list[str]:
+    """The public names of a module."""
+    if root not in ELSEWHERE:
+        return list(importlib.import_module(root).__all__)
+    assigned = [each for each in source_of(root).body if isinstance(each, ast.Assign)]
+    found: list[str] = next(
+        ast.literal_eval(each.value) for each in assigned if ast.unparse(each.targets[0]) == "__all__"
+    )
+    return found
+
+
 def public_names() -> list[tuple[str, str, Any]]:
-    """The root, the name and the object of every public name."""
+    """The root, the name and the object of every public name that can be imported."""
     return [
         (root, name, getattr(importlib.import_module(root), name))
         for root in MODULES
+        if root not in ELSEWHERE
         for name in importlib.import_module(root).__all__
         if name != "__version__"
     ]
@@ -83,7 +106,9 @@ def test_there_are_few_names_and_each_has_one_address() -> None:
     adapters = [name for root, name, _ in public_names() if root in FRAMEWORKS and name != "HoldfastSaver"]
     adapters.append("ConversationSuite")
     assert 100 < len(public_names()) - len(adapters) <= 152
-    assert len(adapters) <= 12
+    adapters += [name for root in ELSEWHERE for name in names_of(root)]
+    assert len(adapters) <= 14
+    assert len(set(adapters)) == len(adapters)
     assert holdfast.codec.Codec is codec.Codec
 
 
@@ -97,7 +122,7 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def test_guides_and_examples_use_public_names_only() -> None:
-    public = {f"{root}.{name}" for root, name, _ in public_names()} | set(MODULES) | {"holdfast.__version__"}
+    public = {f"{root}.{name}" for root in MODULES for name in names_of(root)} | set(MODULES) | {"holdfast.__version__"}
     texts = [(path, path.read_text()) for path in (PROJECT / "examples").rglob("*.py")]
     pages = [PROJECT / "README.md", *(PROJECT / "docs" / "guides").glob("*.md")]
     for page in pages:
@@ -136,7 +161,7 @@ def test_other_names_are_not() -> None:
 def test_what_type_checkers_see_is_what_there_is() -> None:
     """The names under TYPE_CHECKING are those of the tables that are read at run time."""
     seen = 0
-    for root in MODULES:
+    for root in set(MODULES) - set(ELSEWHERE):
         module = importlib.import_module(root)
         tree = ast.parse(Path(str(module.__file__)).read_text())
         checked = [each for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"]
@@ -188,6 +213,17 @@ def test_every_public_name_has_a_docstring() -> None:
     assert members > 200
 
 
+def test_adapters_that_are_not_imported_here_have_docstrings() -> None:
+    for root in ELSEWHERE:
+        module = source_of(root)
+        assert ast.get_docstring(module)
+        for kind in [each for each in module.body if isinstance(each, ast.ClassDef) and each.name in names_of(root)]:
+            functions = [each for each in kind.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            public = [kind, *(each for each in functions if not each.name.startswith("_"))]
+            assert [each.name for each in public if not ast.get_docstring(each)] == []
+            assert len(public) > 2
+
+
 def test_operations_are_ordinary_functions() -> None:
     """So that `help()`, editors and tracebacks see what they see of other methods."""
     checked = 0
@@ -209,7 +245,7 @@ def test_the_reference_lists_the_public_names_and_the_parts_of_a_store() -> None
     listed = dict(re.findall(r"^::: (\S+)\n    options:\n      show_sub[^[]*members: \[(.*?)\]", page, re.M | re.S))
     assert sorted(listed) == sorted(MODULES)
     for root, members in listed.items():
-        names = [name for name in importlib.import_module(root).__all__ if name != "__version__"]
+        names = [name for name in names_of(root) if name != "__version__"]
         assert sorted(re.findall(r"\w+", members)) == sorted(names), root
     parts = {f"{part._module}.{part.class_name}" for kind in holdfast.Store.__mro__ for part in parts_of(kind)}
     assert set(re.findall(r"^::: (\S+)", page, re.M)) == parts | set(MODULES) | set(RETURNED)

@@ -8,6 +8,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools import adapters
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 LOCKS = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.txt")}
@@ -41,9 +43,18 @@ def wanted(lock: str) -> list[Requirement]:
     if lock in ("demo", "dev"):
         lines += [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
     if lock == "dev":
-        for extra in PROJECT["project"]["optional-dependencies"].values():
-            lines += extra
+        extras = PROJECT["project"]["optional-dependencies"]
+        for extra in Requirement(extras["all"][0]).extras:  # others have locks of their own, in requirements/adapters
+            lines += extras[extra]
     return [each for each in map(Requirement, lines) if each.name != PROJECT["project"]["name"]]
+
+
+def test_the_guide_has_the_versions_of_frameworks_that_are_tested() -> None:
+    page = adapters.GUIDE.read_text(encoding="utf-8")
+    assert page.count(adapters.versions()) == 1
+    assert adapters.with_versions(page) == page
+    assert {lock for lock, _, _ in adapters.FRAMEWORKS.values()} == {suite.lock for suite in adapters.SUITES}
+    assert {extra for _, _, extra in adapters.FRAMEWORKS.values()} < PROJECT["project"]["optional-dependencies"].keys()
 
 
 def test_locks_hold_everything_asked_for() -> None:

@@ -1,12 +1,15 @@
-"""Run the tests of frameworks over Holdfast's adapters: `python -m tools.adapters [NAME …]`.
+"""Run the tests of frameworks over Holdfast's adapters: `python -m tools.adapters [NAME …]`, by the names of locks.
+`python -m tools.adapters versions` writes the table of the versions that are tested into the guide.
 
 Each framework has a lock of its own in `requirements/adapters`, since their pins may exclude each other; its tests come
 from its source distributions, in the versions of the lock. A plugin in `tools/adapter_plugins` puts the adapter in the
-place of the framework's own class. Tests that cannot pass are listed here, and must fail.
+place of the framework's own class. Tests that cannot pass are listed here, and must fail. Of a framework whose
+distributions have no tests, those in `tests/frameworks` are run.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +26,8 @@ FOLDER = ROOT / "build" / "adapters"
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests of a framework's distribution, and those that cannot pass, with the reasons in the guide."""
+    """Tests of a framework's distribution, and those that cannot pass, with the reasons in the guide; or our own tests,
+    if the package is not named."""
 
     name: str
     lock: str
@@ -57,7 +61,36 @@ SUITES = (
         ("test_session.py", "test_session_limit.py", "fake_model.py", "test_responses.py"),
         frozenset({"tests/test_session.py::test_sqlite_session_file_lock_is_shared_across_instances"}),
     ),
+    Suite("pydantic-ai", "pydantic", "", ("test_pydantic_ai.py",)),
+    Suite("google-adk", "adk", "", ("test_google_adk.py",)),
+    Suite("agent-framework", "agent-framework", "", ("test_agent_framework.py",)),
 )
+
+
+GUIDE = ROOT / "docs" / "guides" / "frameworks.md"
+FRAMEWORKS = {
+    "LangGraph": ("langgraph", ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"), "langgraph"),
+    "OpenAI Agents SDK": ("openai", ("openai-agents",), "openai"),
+    "Pydantic AI": ("pydantic", ("pydantic-ai-slim",), "pydantic-ai"),
+    "Google ADK": ("adk", ("google-adk",), "adk"),
+    "Microsoft Agent Framework": ("agent-framework", ("agent-framework-core",), "agent-framework"),
+}
+"""The lock, the packages and the extra of each framework."""
+
+
+def versions() -> str:
+    """Return the table of the versions that are tested, as the guide has it."""
+    lines = ["| framework | tested | tests | install |", "|---|---|---|---|"]
+    for framework, (lock, packages, extra) in FRAMEWORKS.items():
+        tested = ", ".join(f"{package} {pinned(lock, package)}" for package in packages)
+        own = any(suite.lock == lock and suite.package for suite in SUITES)
+        lines.append(f"| {framework} | {tested} | {'its own, and ours' if own else 'ours'} | `holdfast[{extra}]` |")
+    return "\n".join(lines)
+
+
+def with_versions(page: str) -> str:
+    """Return the guide with the table in the place of the one that it has."""
+    return re.sub(r"\| framework \| tested .*?(?=\n\n)", lambda _: versions(), page, flags=re.DOTALL)
 
 
 def python_of(lock: str) -> Path:
@@ -106,8 +139,16 @@ def unpacked(suite: Suite) -> Path:
 
 def run_suite(suite: Suite) -> bool:
     """Run a suite; return whether exactly the tests fail that cannot pass."""
-    python, folder = python_of(suite.lock), unpacked(suite)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    python = python_of(suite.lock)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    if suite.package:
+        folder = unpacked(suite)
+        command.append("tests")
+    else:
+        folder = ROOT
+        (FOLDER / "pytest.ini").write_text("[pytest]\nfilterwarnings =\n    error\n")
+        command += ["--noconftest", "-c", str(FOLDER / "pytest.ini"), "--rootdir", str(ROOT)]
+        command += ["--import-mode=importlib", *(f"tests/frameworks/{name}" for name in suite.files)]
     done = subprocess.run([*command, "-rfE", "--tb=short"], cwd=folder, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     failed = {line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))}
@@ -120,7 +161,10 @@ def run_suite(suite: Suite) -> bool:
 
 
 def main(names: Sequence[str]) -> None:
-    """Run the suites of some locks, or all."""
+    """Run the suites of some locks, or all; or write the table of versions."""
+    if names == ["versions"]:
+        GUIDE.write_text(with_versions(GUIDE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     FOLDER.mkdir(parents=True, exist_ok=True)
     results = [run_suite(suite) for suite in SUITES if not names or suite.lock in names]
     sys.exit(0 if results and all(results) else 1)

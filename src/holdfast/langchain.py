@@ -52,4 +52,4 @@ class HoldfastChatHistory(BaseChatMessageHistory):
     def clear(self) -> None:
         """Remove all messages. They stay in the history of the thread; `thread.delete()` deletes that, too."""
         if self.messages:
-            self._thread.put({}, kind="clear")
+            self._thread.put({}, metadata={"framework": "langchain"}, kind="clear")

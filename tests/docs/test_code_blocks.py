@@ -39,6 +39,9 @@ SHELL = {"bash", "console", "sh", "shell"}
 CONSOLES = {"docs/guides/migrations.md"}
 """Documents whose console blocks are run, and whose TOML is their `holdfast.toml`."""
 
+FRAMEWORKS = {f"docs/guides/{name}.md" for name in ("agent-framework", "google-adk", "pydantic-ai")}
+"""Documents on frameworks that are installed in environments of their own. `make adapters` runs their blocks."""
+
 FILE_NAME = re.compile(r"# (\w+\.py)\n")
 VARYING = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 """What differs each time: ids of checkpoints."""
@@ -56,6 +59,8 @@ def runnable_blocks() -> dict[Path, list[Block]]:
     """The blocks to run of each document that has any, in order."""
     found: dict[Path, list[Block]] = {}
     for block in all_blocks():
+        if name_of(block.path) in FRAMEWORKS:
+            continue
         if block.info == PYTHON or (block.info in ("console", "toml") and name_of(block.path) in CONSOLES):
             found.setdefault(block.path, []).append(block)
     return found

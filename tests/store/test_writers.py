@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +242,22 @@ def test_tasks_on_one_parent_make_branches(url: str) -> None:
             assert sum(isinstance(each, ConflictError) for each in refused) == 7
 
     asyncio.run(go())
+
+
+def test_one_of_two_that_save_the_first_checkpoint_has_saved_it(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
+        first = one.thread("chat").put({"by": "one"}, parent="", on_conflict="raise")
+        assert first.step == 0
+        for call in (
+            lambda: two.thread("chat").put({"by": "two"}, parent="", on_conflict="raise"),
+            lambda: two.as_identity(user="alice").thread("alice's").put({}, parent=""),
+        ):
+            with pytest.raises((ConflictError, InvalidError)):
+                call()
+        assert two.thread("chat").get().state == {"by": "one"}
+        with pytest.raises(ConflictError):
+            two.thread("chat").append("messages", 1, parent="", on_conflict="raise")
+        with pytest.raises(InvalidError, match="without a parent"):
+            two.thread("chat").put({}, parent="", on_conflict="branch")
+        one.thread("chat").delete()
+        assert two.thread("chat").put({"by": "two"}, parent="", on_conflict="raise").step == 0

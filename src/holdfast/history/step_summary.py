@@ -17,7 +17,7 @@ from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import as_items, as_map
 from holdfast.engine.model.steps import Step
-from holdfast.engine.projection.rendering import RenderedMessage, is_hidden, messages
+from holdfast.engine.projection.rendering import RenderedMessage, in_common_form, is_hidden, messages
 from holdfast.engine.row_format import Line, open_step
 from holdfast.engine.subject_names import METADATA_KEY, subject_of_name, subjects_in
 from holdfast.engine.types import ThreadInfo
@@ -168,13 +168,14 @@ def _previewed(engine: Engine, tenant: str, info: ThreadInfo, rows: Sequence[Row
 def tool_calls(message: RenderedMessage) -> Iterator[str]:
     """Yield the tool calls of a message, as in `search({"q":"cats"})`."""
     tree = decode(message.json)
-    calls = tree.get("tool_calls") if isinstance(tree, dict) else None
+    calls = in_common_form(tree).get("tool_calls") if isinstance(tree, dict) else None
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict):
             function = call.get("function")
             called = function if isinstance(function, dict) else call
             arguments = called.get("args", called.get("arguments", {}))
-            yield f"{called.get('name', '')}({arguments if isinstance(arguments, str) else _json(arguments)})"
+            name = called.get("name") or called.get("tool_name", "")
+            yield f"{name}({arguments if isinstance(arguments, str) else _json(arguments)})"
 
 
 def _json(value: Any) -> str:
@@ -222,7 +223,7 @@ def _amount(operation: Operation) -> str:
     elif isinstance(operation, Set):
         return _value(operation.value)
     else:
-        return ""
+        amounts = (("+", len(_added_items(operation))),)
     return "".join(f" {sign}{count}" for sign, count in amounts if count)
 
 

@@ -10,7 +10,7 @@ from holdfast.backends.interface import Change, Create, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine import validation
 from holdfast.engine.ids import check_new_name
-from holdfast.engine.lines import LABEL, TAG, At, OnBranch
+from holdfast.engine.lines import LABEL, ROOT, TAG, At, OnBranch
 from holdfast.engine.row_format import Line, check_name, readable
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError
@@ -61,6 +61,13 @@ def append_fields(
     """Return the fields of an `AppendRequest` except the state."""
     how = _conflict_mode(on_conflict or ("overwrite" if parent is None else "branch"), parent)
     at: At = parent.id if isinstance(parent, Checkpoint) else validation.optional_name(parent, "id of a parent")
+    if at == "":
+        if on_conflict != "raise":
+            raise InvalidError(
+                "a checkpoint without a parent is the first of its thread, or there is a conflict",
+                hint='Pass on_conflict="raise", or leave out the parent',
+            )
+        at = ROOT
     if branch is not None:
         if parent is not None:
             raise InvalidError("a checkpoint follows a parent or the head of a branch: give one of them")

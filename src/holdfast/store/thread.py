@@ -91,7 +91,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         `on_conflict` decides: `"overwrite"`, the default without a parent, saves after the new HEAD; `"branch"`, the
         default with one, opens a branch; `"merge"` merges that branch into the one of the parent at once, with a
         function in place of it to resolve what both sides changed (see `merge`); what stays unresolved raises
-        `ConflictError`, and the state is on its branch; `"raise"` raises `ConflictError`, and nothing is saved.
+        `ConflictError`, and the state is on its branch; `"raise"` raises `ConflictError`, and nothing is saved. With
+        `parent=""` and `"raise"`, the checkpoint is the first of its thread, or there is a `ConflictError`.
 
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
         revision of it. Such ids must increase: HEAD is the checkpoint with the greatest id on its branch. `tag` and

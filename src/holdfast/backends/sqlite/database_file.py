@@ -261,7 +261,16 @@ def _is_store(connection: apsw.Connection, url: str) -> bool:
 _PEERS = (
     ({"checkpoints", "writes"}, "a database of LangGraph's SqliteSaver", "holdfast import --from langgraph {path}"),
     ({"store", "store_migrations"}, "a database of LangGraph's SqliteStore", ""),
-    ({"agent_sessions", "agent_messages"}, "a database of the OpenAI Agents SDK's SQLiteSession", ""),
+    (
+        {"agent_sessions", "agent_messages"},
+        "a database of the OpenAI Agents SDK's SQLiteSession",
+        "holdfast import --from openai-sessions {path}",
+    ),
+    (
+        {"sessions", "events", "app_states", "user_states"},
+        "a database of Google ADK",
+        "holdfast import --from adk {path}",
+    ),
 )
 """Databases of frameworks by their tables, and how they are imported."""
 

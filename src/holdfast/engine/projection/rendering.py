@@ -98,17 +98,74 @@ def _message(channel: str, packed: bytes) -> RenderedMessage | None:
         return RenderedMessage("", "", clean_text(plain)[:CAP], "null", _within_cap(to_text(plain)))
     if type(plain) is not dict:
         return None
-    role, kind = plain.get("role"), plain.get("type")
+    fields = plain if "content" in plain and type(plain.get("role")) is str else in_common_form(plain)
+    role, kind = fields.get("role"), fields.get("type")
     if type(role) is not str:
         role = ROLES.get(kind) if type(kind) is str else None
-    if role is None or not ("content" in plain or "tool_calls" in plain):
+    if role is None or not ("content" in fields or "tool_calls" in fields):
         return None
-    name = plain.get("name")
+    name = fields.get("name")
     name = clean_text(name) if type(name) is str else ""
-    content = clean_text(_words(plain.get("content")))[:CAP]
-    calls = plain.get("tool_calls")
+    content = clean_text(_words(fields.get("content")))[:CAP]
+    calls = fields.get("tool_calls")
     calls = _within_cap(to_text(calls)) if calls else "null"
     return RenderedMessage(clean_text(role), name, content, calls, _within_cap(to_text(plain)))
+
+
+def in_common_form(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a message of a framework as one with a role, a content and calls of tools; anything else as it is."""
+    kind, parts, contents = plain.get("kind"), plain.get("parts"), plain.get("contents")
+    if kind in ("request", "response") and type(parts) is list:
+        return _of_pydantic_ai(kind, [part for part in parts if type(part) is dict])
+    if type(plain.get("author")) is str and type(plain.get("invocation_id", plain.get("actions"))) in (str, dict):
+        return _of_adk(plain)
+    if type(contents) is list and type(plain.get("role")) is str:
+        calls = [part for part in contents if type(part) is dict and part.get("type") == "function_call"]
+        return {**plain, "content": contents, "tool_calls": calls, "name": plain.get("author_name")}
+    match plain.get("type"):
+        case "function_call" if "call_id" in plain:
+            return {"role": "assistant", "content": "", "tool_calls": [plain]}
+        case "function_call_output":
+            return {"role": "tool", "content": plain.get("output")}
+        case "reasoning" if type(plain.get("summary")) is list:
+            return {"role": "assistant", "content": plain["summary"]}
+    return plain
+
+
+_PARTS = {
+    "user-prompt": "user",
+    "tool-return": "tool",
+    "retry-prompt": "tool",
+    "system-prompt": "system",
+    "thinking": "thinking",
+}
+"""The roles of the parts of a request of Pydantic AI; that of the first kind is the message's, and they its content."""
+
+
+def _of_pydantic_ai(kind: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    kinds = [part.get("part_kind") for part in parts]
+    role = "assistant" if kind == "response" else next((_PARTS[each] for each in _PARTS if each in kinds), "user")
+    said = [part.get("content") for part in parts if _PARTS.get(str(part.get("part_kind")), "assistant") == role]
+    words = [_words(each) if type(each) in (str, list) else to_text(each) for each in said if each is not None]
+    return {
+        "role": role,
+        "content": words,
+        "tool_calls": [part for part in parts if part.get("part_kind") == "tool-call"],
+    }
+
+
+def _of_adk(event: dict[str, Any]) -> dict[str, Any]:
+    author, content = event["author"], event.get("content")
+    found = content.get("parts") if type(content) is dict else None
+    parts = [part for part in found if type(part) is dict] if type(found) is list else []
+    answers = [to_text(part["function_response"]) for part in parts if "function_response" in part]
+    role = "user" if author == "user" else "tool" if answers else "assistant"
+    return {
+        "role": role,
+        "name": "" if author == "user" else author,
+        "content": [*parts, *answers],
+        "tool_calls": [part["function_call"] for part in parts if "function_call" in part],
+    }
 
 
 def _words(content: Any) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
 _FRAMEWORKS = click.Choice(["langgraph"])
+_SOURCES = click.Choice(["langgraph", "openai-sessions", "adk"])
 _LISTED = 10
 """How many threads are listed before they are deleted."""
 
@@ -125,7 +126,7 @@ def export(
 @_THREADS
 @kinds_option("Import lines of this kind, all or those that are named; may be repeated.")
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
-@click.option("--from", "framework", type=_FRAMEWORKS, help="Read a database of LangGraph's: a file, or a URL.")
+@click.option("--from", "framework", type=_SOURCES, help="Read a database of another framework: a file, or a URL.")
 @click.option("--allow", multiple=True, metavar="MODULE:CLASS", help="With --from: make objects of this class.")
 @dry_run_option
 def import_(
@@ -148,11 +149,18 @@ def import_(
     holdfast import agents.gz --dry-run
     holdfast import agents.gz --kind access
     holdfast import --from langgraph checkpoints.sqlite
+    holdfast import --from openai-sessions conversations.db
+    holdfast import --from adk sessions.db
     """
     if framework is not None:
         if kinds or as_thread is not None or session.dry_run:
             raise click.UsageError("With --from, give threads alone; `holdfast estimate` says what would be imported.")
-        _import_peer(session, file, threads, allow)
+        if framework == "langgraph":
+            _import_peer(session, file, threads, allow)
+        elif allow:
+            raise click.UsageError("--allow is for databases of LangGraph's savers.")
+        else:
+            _import_sessions(session, framework, file, threads)
         return
     store = session.open(write=not session.dry_run, create=not session.dry_run)
     source = sys.stdin.buffer if file == "-" else file
@@ -195,6 +203,18 @@ def _import_peer(session: CliContext, file: str, threads: tuple[str, ...], allow
         report = _databases("import_database")(store, file, threads, allow, progress)
     existing = f"; {report.skipped:,} were there already" if report.skipped else ""
     text = f"Imported {plural(report.checkpoints, 'checkpoint')} of {plural(report.threads, 'thread')}{existing}"
+    session.report(text, report)
+
+
+def _import_sessions(session: CliContext, kind: str, file: str, threads: tuple[str, ...]) -> None:
+    """Import sessions from a database of another framework."""
+    from holdfast.interfaces.peer_sessions import import_sessions
+
+    store = session.open(write=True, create=True)
+    with session.progress("Importing") as progress:
+        report = import_sessions(store, kind, file, threads, progress)
+    existing = f"; {report.skipped:,} were there already" if report.skipped else ""
+    text = f"Imported {plural(report.messages, 'message')} of {plural(report.threads, 'thread')}{existing}"
     session.report(text, report)
 
 
