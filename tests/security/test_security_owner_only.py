@@ -24,9 +24,26 @@ from tests.test_api import MODULES
 
 VIEWS = {
     *("AsyncAgents", "AsyncArtifacts", "AsyncCheckpointer", "AsyncIdentityErasure", "AsyncIdentityRedaction"),
-    *("AsyncIdentityRuns", "AsyncIdentityView", "AsyncSession", "AsyncSessions", "AsyncSharing", "AsyncState", "AsyncThread"),
+    *(
+        "AsyncIdentityRuns",
+        "AsyncIdentityView",
+        "AsyncSession",
+        "AsyncSessions",
+        "AsyncSharing",
+        "AsyncState",
+        "AsyncThread",
+    ),
     *("AsyncTimeline", "AsyncWatch", "Agents", "Artifacts", "CheckpointStore", "Checkpointer", "HoldfastSaver"),
-    *("IdentityErasure", "IdentityRedaction", "IdentityRuns", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
+    *(
+        "IdentityErasure",
+        "IdentityRedaction",
+        "IdentityRuns",
+        "IdentityView",
+        "Sandbox",
+        "ScriptHook",
+        "Session",
+        "Sessions",
+    ),
     *("Sharing", "State", "Thread", "Timeline", "Watch"),
     *("HoldfastCache", "HoldfastChatHistory", "HoldfastSession", "HoldfastStore", "export_threads", "import_threads"),
 }
