@@ -261,7 +261,7 @@ def test_wrong_calls_are_refused(store: Store) -> None:
         store.worker(print)
     with pytest.raises(InvalidError):
         store.runs.submit("t", [1], graph=add, on_busy="wait")  # type: ignore[arg-type]
-    assert not hasattr(store.as_identity(agent="a"), "runs")  # only the owner of a store has runs
+    assert not hasattr(store.as_identity(agent="a"), "worker")  # only the owner of a store works
 
 
 def test_an_async_store_has_the_same(tmp_path: Path) -> None:

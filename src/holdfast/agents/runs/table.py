@@ -365,16 +365,17 @@ class RunTable:
                 is_graph=is_graph,
                 **await self._start(run, line, now, is_graph=is_graph),
             )
-            batch = [*run.changes_to(new, self.tenant, is_next=True, token=claim.token), *over, *changes]
+            batch = [*changes, *run.changes_to(new, self.tenant, is_next=True, token=claim.token), *over]
             claim.also = submitter_conditions(self.handle, run.submitter)
             batch += [] if claim.also is None else await claim.also(False)
-            if await self.context.backend.apply(batch) is None:
+            failed = await self.context.backend.apply(batch)
+            if failed is None:
                 self.context.metrics.count("runs_total", run.graph, "recovered" if is_recovery else "begun")
                 held = HeldRun(new, claim)
                 held.is_limited = is_limited
                 return held
-            if not changes:
-                return None
+            if failed >= len(changes):
+                return None  # otherwise another run was begun that counts
 
     async def take(self, line: Line, graph: str, life: float, failed: str = "") -> HeldRun:
         """Begin a run that a program does itself; or go on with the one whose turn it is, if that waits for an answer,
