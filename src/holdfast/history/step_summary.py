@@ -223,7 +223,7 @@ def _amount(operation: Operation) -> str:
     elif isinstance(operation, Set):
         return _value(operation.value)
     else:
-        amounts = (("+", len(_added_items(operation))),)
+        amounts = (("+", len(added_items(operation))),)
     return "".join(f" {sign}{count}" for sign, count in amounts if count)
 
 
