@@ -105,7 +105,7 @@ def test_days_are_in_order_and_others_by_cost() -> None:
 
 
 def test_forms_of_usage(store: holdfast.Store) -> None:
-    """LangChain's, OpenAI's and Anthropic's, at any depth, also in large messages and in a dict."""
+    """LangChain's, those of providers and other frameworks, at any depth, also in large messages and in a dict."""
     cached = {"input_tokens": 10, "output_tokens": 1, "total_tokens": 11, "input_token_details": {"cache_read": 4}}
     forms: list[Any] = [
         AIMessage("a", usage_metadata=cached),  # type: ignore[arg-type]
@@ -113,6 +113,9 @@ def test_forms_of_usage(store: holdfast.Store) -> None:
         {"role": "assistant", "usage": {"input_tokens": 10, "output_tokens": 1}, "content": "x" * 200_000},
         {"role": "assistant", "usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}},
         {"role": "assistant", "response_metadata": {"usage": {"input_tokens": 10, "output_tokens": 1}}},
+        {"kind": "response", "usage": {"input_tokens": 10, "cache_read_tokens": 4}, "model_name": "m"},
+        {"author": "desk", "usage_metadata": {"prompt_token_count": 10, "candidates_token_count": 1}},
+        {"role": "assistant", "contents": [{"type": "usage", "usage_details": {"input_token_count": 10}}]},
     ]
     for number, form in enumerate(forms):
         store.thread(f"list-{number}").put({"messages": [form]})
@@ -122,7 +125,7 @@ def test_forms_of_usage(store: holdfast.Store) -> None:
     assert {each.key: each.input for each in found.sums} == {
         f"{place}-{number}": 10 for place in ("list", "dict", "value") for number in range(len(forms))
     }
-    assert found.total.cached == 3 * (4 + 4)
+    assert found.total.cached == 3 * (4 + 4 + 4)
     assert found.unpriced == ["", "m"]
 
 

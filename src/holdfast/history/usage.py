@@ -35,7 +35,7 @@ UsageKey: TypeAlias = Literal["day", "thread", "user", "agent", "model", "checkp
 KEYS: tuple[UsageKey, ...] = ("day", "thread", "user", "agent", "model", "checkpoint")
 
 _MILLION = 1_000_000
-_MARK = b"_tokens"
+_MARK = b"_token"
 """Is in every message that says how many tokens it took."""
 
 _AGENTS = ("agent", "agent_id", "agent_name", "lc_agent_name")
@@ -94,14 +94,15 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 def tokens_of(message: Mapping[str, Any]) -> Tokens | None:
-    """Return the tokens that a message took, in LangChain's form, or in that of a provider."""
+    """Return the tokens that a message took, in the form of LangChain, of a provider, or of another framework."""
     said = _dict(message.get("response_metadata"))
-    for found in (message.get("usage_metadata"), said.get("token_usage"), said.get("usage"), message.get("usage")):
+    own = (message.get(name) for name in ("usage_metadata", "usage", "usage_details"))
+    for found in (*own, said.get("token_usage"), said.get("usage")):
         usage = _dict(found)
-        given = [_count(usage.get(one), usage.get(other)) for one, other in _NAMES]
+        given = [_count(*map(usage.get, names)) for names in _NAMES]
         if any(given):
             details = _dict(usage.get("input_token_details")) or _dict(usage.get("prompt_tokens_details"))
-            cached = _count(details.get("cache_read"), details.get("cached_tokens"))
+            cached = _count(details.get("cache_read"), details.get("cached_tokens"), *map(usage.get, _CACHED))
             return Tokens(given[0], given[1], cached)
     return None
 
@@ -109,10 +110,17 @@ def tokens_of(message: Mapping[str, Any]) -> Tokens | None:
 def model_of(message: Mapping[str, Any]) -> str:
     """Return the name of the model that a message is of; empty if it does not say."""
     said = _dict(message.get("response_metadata"))
-    return str(said.get("model_name") or said.get("model") or message.get("model") or "")
+    places = ((said, "model_name"), (said, "model"), (message, "model"), (message, "model_name"))
+    return next((str(found) for place, name in places if (found := place.get(name))), "")
 
 
-_NAMES = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+_NAMES = (
+    ("input_tokens", "prompt_tokens", "prompt_token_count", "input_token_count"),
+    ("output_tokens", "completion_tokens", "candidates_token_count", "output_token_count"),
+)
+"""What providers and frameworks call the tokens of the input, and of the output."""
+
+_CACHED = ("cache_read_tokens", "cache_read_input_tokens", "cached_content_token_count")
 
 
 def _dict(value: Any) -> Mapping[str, Any]:
