@@ -64,7 +64,7 @@ EXCEPTIONS = (
     Accepted(
         "B105",
         (
-            *("interfaces/cli/base.py", "interfaces/http/*"),
+            *("interfaces/cli/base.py", "interfaces/http/*", "interfaces/web/*"),
             *("security/access/token.py", "security/sensitive/credential_check.py"),
             *("security/sensitive/formats.py", "testing/security/*"),
         ),
