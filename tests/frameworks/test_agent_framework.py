@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -173,3 +174,18 @@ def test_an_agent_s_run_is_in_the_history(tmp_path: Path) -> None:
             assert await provider.get_messages(None) == []
 
     asyncio.run(main())
+
+
+def test_credentials_are_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a policy replaces is read back as a message all the same."""
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(b"k" * 32).decode())
+    secret = "ghp_" + "x7Kq2mWv9" * 4
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.redaction.protect()
+        provider, storage = HoldfastHistoryProvider(store), HoldfastCheckpointStorage(store)
+        asyncio.run(provider.save_messages("chat", [Message("user", [f"my token is {secret}"])]))
+        asyncio.run(storage.save(checkpoint("c", None, 1, token=secret)))
+        assert asyncio.run(storage.load("c")).state["token"].startswith("[token:")
+        read = asyncio.run(provider.get_messages("chat"))[0].text
+        assert read.startswith("my token is [token:github-token:")
+        assert secret not in str(store.thread("chat").get().state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -369,3 +370,24 @@ def test_databases_of_adk_are_imported(tmp_path: Path, service: str) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         assert import_sessions(store, ADK, str(path)).messages == 3
         assert asyncio.run(read(HoldfastSessionService(store))) == theirs
+
+
+def test_credentials_are_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a policy replaces is read back as a message all the same."""
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(b"k" * 32).decode())
+    secret = "ghp_" + "x7Kq2mWv9" * 4
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.redaction.protect()
+
+        async def talk() -> str:
+            service = HoldfastSessionService(store)
+            session = await service.create_session(**ALICE, session_id="s")
+            await service.append_event(session, said(f"my token is {secret}", token=secret))
+            again = await service.get_session(**ALICE, session_id="s")
+            assert again is not None
+            assert again.state["token"].startswith("[token:")
+            return texts(again)[0]
+
+        read = asyncio.run(talk())
+        assert read.startswith("my token is [token:github-token:")
+        assert secret not in str(store.thread("adk/app/alice/s").get().state)

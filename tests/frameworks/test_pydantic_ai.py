@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import subprocess
 import sys
 from pathlib import Path
@@ -305,3 +306,15 @@ def test_an_agent_runs_outside_of_a_run(tmp_path: Path) -> None:
         capabilities=[HoldfastDurability(name="a")],
     )
     assert agent.run_sync("hello").output == "hi"
+
+
+def test_credentials_are_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a policy replaces is read back as a message all the same."""
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(b"k" * 32).decode())
+    secret = "ghp_" + "x7Kq2mWv9" * 4
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.redaction.protect()
+        asyncio.run(HoldfastConversationStore(store).append("chat", [request(f"my token is {secret}")]))
+        (read,) = texts_of(store)
+        assert read.startswith("my token is [token:github-token:")
+        assert secret not in str(store.thread("chat").get().state)

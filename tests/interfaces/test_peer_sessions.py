@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,41 @@ def test_the_command_imports_and_a_mistake_names_it(tmp_path: Path, kind: str) -
     }
     refused = kit.run("--store", str(tmp_path / "a.db"), "import", "--from", kind, "--allow", "x:Y", str(path))
     assert refused.code == 2
+
+
+KILLED = """
+import os, sys
+import holdfast
+from holdfast.interfaces import peer_sessions
+
+peer_sessions._PAGE = 2
+path, peer, kind, dies = sys.argv[1:]
+def progress(done, total, thread):
+    if done >= int(dies):
+        os._exit(9)
+with holdfast.open(path) as store:
+    peer_sessions.import_sessions(store, kind, peer, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("kind", [OPENAI, ADK])
+@pytest.mark.parametrize("dies", [2, 4])
+def test_an_import_that_was_killed_goes_on_to_the_same_result(tmp_path: Path, kind: str, dies: int) -> None:
+    peer = tmp_path / "peer.db"
+    if kind == OPENAI:
+        openai_database(peer, {"a": items(3), "b": items(4)})
+    else:
+        adk_database(peer, 7)
+    arguments = [str(tmp_path / "a.db"), str(peer), kind, str(dies)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True)
+    assert killed.returncode == 9, killed.stderr
+    with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "whole.db") as whole:
+        report = import_sessions(store, kind, str(peer))
+        assert report.skipped >= dies
+        assert report.messages + report.skipped == 7
+        import_sessions(whole, kind, str(peer))
+        names = [info.thread for info in whole.threads()]
+        assert [info.thread for info in store.threads()] == names
+        for name in names:
+            assert store.thread(name).get().state == whole.thread(name).get().state
+        assert store.maintenance.verify().ok

@@ -67,7 +67,7 @@ def test_who_may_only_read_the_store_stores_no_use(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         token = store.access.issue_token("user:alice")
         with pytest.raises(holdfast.errors.DeniedError):
-            run(note_token_use(store.as_identity("user:alice"), token.id))  # type: ignore[arg-type]
+            run(note_token_use(store.as_identity("user:alice"), token.id))
     with holdfast.open(tmp_path / "a.db", read_only=True) as store:
         with pytest.raises(holdfast.errors.HoldfastError):
             run(note_token_use(store, token.id))

@@ -227,10 +227,14 @@ def test_a_session_confirms_what_gives_access_or_erases(
         return writable.change(method, path, body, token=None, headers=headers)
 
     reader, other = store.access.issue_token(None, read_only=True), store.access.issue_token("user:eve")
-    before = (store.access.tokens(), store.access.grants(), len(store.erasure.certificates()))
+    before = ([each.id for each in store.access.tokens()], store.access.grants(), len(store.erasure.certificates()))
     for wrong in ("", "AAAAA-AAAAA", "hf_start_x", reader.secret, other.secret):
         assert refused(send(wrong), 403, "unconfirmed")
-    assert (store.access.tokens(), store.access.grants(), len(store.erasure.certificates())) == before
+    assert (
+        [each.id for each in store.access.tokens()],
+        store.access.grants(),
+        len(store.erasure.certificates()),
+    ) == before
     code = authenticator.issue_code()
     for right in (code, writable.token):
         assert send(right).json.get("code") != "unconfirmed"

@@ -252,7 +252,8 @@ def test_erase_a_person(person: Person, writable: ServedStore) -> None:
     writable.store.thread("visit-of-dora").put({"said": "a storm"}, metadata={"subject": "dora"})
     person.click(".rail >> text=Access")
     person.click(".tabs >> text=Persons")
-    person.page.keyboard.type("dora")  # what opens has the focus
+    person.page.wait_for_function("() => document.activeElement.name === 'subject'")  # what opens has the focus
+    person.page.keyboard.type("dora")
     person.page.keyboard.press("Enter")
     person.sees("table.rows >> text=visit-of-dora")
     person.click("a >> text=Erase")
@@ -272,6 +273,8 @@ def test_delete_ticked_threads_by_keys(person: Person, writable: ServedStore) ->
     person.page.keyboard.press("x")
     person.page.keyboard.press("j")
     person.page.keyboard.press("x")
+    person.page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
+    person.page.wait_for_timeout(1000)
     writable.store.thread("trash-1").put({"n": 9})  # the list is read again, and the ticks stay
     person.page.wait_for_function(
         "() => [...document.querySelectorAll('.rows tr')].some(row => row.innerText.includes('n=9'))"
