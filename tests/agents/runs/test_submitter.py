@@ -11,13 +11,15 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, NotFoundError
 from tests.agents.runs.graphs import asking, chain, logging_nodes
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with holdfast.open(tmp_path / "a.db") as opened:
+@pytest.fixture(params=["clear", "encrypted"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    keys = Encryption(LocalKeys(b"m" * 32), hide_names=True) if request.param == "encrypted" else None
+    with holdfast.open(tmp_path / "a.db", encryption=keys) as opened:
         yield opened
 
 
@@ -164,3 +166,24 @@ def test_an_asynchronous_identity_has_runs_too(tmp_path: Path) -> None:
                 await ada.runs.answer(run.id, "x")
 
     asyncio.run(work())
+
+
+def test_what_was_done_for_a_person_is_erased_with_the_person(store: Store) -> None:
+    @holdfast.workflow
+    def note(text: str) -> str:
+        return text
+
+    ada, ben = store.as_identity(user="ada"), store.as_identity(user="ben")
+    worker = store.worker(chain(*logging_nodes(1)), note)
+    ada.thread("before").put({"log": ["hers"]})
+    for thread in ("before", "done"):
+        ada.runs.submit(thread, {"log": ["hers"]}, graph="chain")
+    ada.runs.submit(None, ["hers"], graph="note")
+    ben.runs.submit("ben-1", {"log": ["his"]}, graph="chain")
+    worker.run_due()
+    ada.runs.submit("queued", {"log": ["hers"]}, graph="chain")
+    assert len(ada.runs.list()) == 4
+    store.erasure.erase("ada")
+    assert [each.thread for each in store.threads()] == ["ben-1"]
+    assert [each.thread for each in store.runs.list()] == ["ben-1"]
+    assert ben.thread("ben-1").get().state["log"] == ["his", "n0"]

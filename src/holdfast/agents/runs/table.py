@@ -33,7 +33,7 @@ from holdfast.agents.runs.record import (
     step_ordinal,
     steps_prefix,
 )
-from holdfast.agents.runs.submitter import submitter_conditions
+from holdfast.agents.runs.submitter import subject_of_new, submitter_conditions
 from holdfast.agents.runs.wake import ring
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Row, Scan
 from holdfast.backends.tables import JOBS, LINES, REFS
@@ -252,6 +252,7 @@ class RunTable:
                 batch.append(Create(JOBS, run.key_row(self.tenant)))
             # Also if it is known: another process may have deleted it, and what is erased is found by its row.
             batch.append(Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())))
+            batch += await subject_of_new(self.handle, line, run.submitter)
             about = {"run": run.id, "graph": run.graph}
             if await recorded(self.handle.engine, line, "submit-run", about, is_limited=True)(batch) is None:
                 self.context.metrics.count("runs_total", run.graph, "submitted")

@@ -14,6 +14,7 @@ from holdfast.agents.runs.steps import Workflow, protected
 from holdfast.agents.runs.table import HandOver, HeldRun, RunTable
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.namespaces import split_name
+from holdfast.engine.subject_names import subject_of_name
 from holdfast.errors import InvalidError
 from holdfast.history.thread_status import read_status
 from holdfast.security.handle import HasHandle
@@ -73,7 +74,10 @@ class GraphTarget:
 
     def _config(self, held: HeldRun) -> dict[str, Any]:
         thread, _ = split_name(held.stored.thread)
-        return {"configurable": {"thread_id": thread}, "metadata": {"run": held.stored.id}}
+        metadata = {"run": held.stored.id}
+        if subject := subject_of_name(held.stored.submitter):
+            metadata["subject"] = subject  # what is saved for a person is erased with that person's data
+        return {"configurable": {"thread_id": thread}, "metadata": metadata}
 
     async def _given(self, table: RunTable, held: HeldRun) -> Any:
         """Return the input; None if a checkpoint has it, or has gone past it. Answers are in the store."""
