@@ -7,8 +7,7 @@ stopped and presumed dead stores nothing when it is woken: its batches name a to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Query, Row
 from holdfast.backends.runtime.drivers import complete
@@ -17,9 +16,6 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.leases import new_token, process_of
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.errors import ClaimLostError, ConflictError
-
-if TYPE_CHECKING:
-    from holdfast.engine.guard import Preconditions
 
 RUN = "run"
 """The name of the row of a claim, among the leases of a thread."""
@@ -39,7 +35,7 @@ class Claim:
         self.line = line
         self.life = life
         self.row = Row(claim_key(line), (new_token(), context.clock()))
-        self.also: Preconditions | None = None
+        self.also: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
         """Further conditions of what the run stores."""
         self.is_lost = False
         """Whether it is known that another has the thread."""

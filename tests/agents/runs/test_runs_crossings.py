@@ -221,6 +221,7 @@ def test_a_hook_sees_the_saves_of_a_run(store: Store) -> None:
     store.hooks.after("checkpoint.save", name="see")(lambda event: seen.append(event))
     store.runs.submit("t", {"log": []}, graph="chain")
     store.worker(chain(*logging_nodes(2))).run_due()
+    store.hooks.drain(10)
     assert len(seen) == len(store.thread("t").log()) == 4
 
 

@@ -225,6 +225,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "artifacts": lambda _, act: act.artifacts.get("blob"),
         "agents": lambda _, act: act.agents.load("victim"),
         "thread": lambda _, act: act.thread("victim").put({KEY: "taken"}),
+        "runs": lambda _, act: act.runs.submit("victim", {KEY: "taken"}, graph="any"),
     },
     "sharing": {
         "topic": lambda _, act: _topic(act).read(),
@@ -467,6 +468,7 @@ QUIET: dict[str, dict[str, Probe]] = {
         "threads": lambda _, act: act.threads(),
         "changes": lambda _, act: act.changes(),
         "search": lambda _, act: list(act.search("launch")) if _is_sync(act) else None,
+        "usage": lambda _, act: act.usage(by="thread"),
         "timeline": lambda _, act: list(act.timeline.query("launch")) if _is_sync(act) else None,
     },
     "timeline": {
