@@ -106,9 +106,9 @@ def test_days_are_in_order_and_others_by_cost() -> None:
 
 def test_forms_of_usage(store: holdfast.Store) -> None:
     """LangChain's, those of providers and other frameworks, at any depth, also in large messages and in a dict."""
-    cached = {"input_tokens": 10, "output_tokens": 1, "total_tokens": 11, "input_token_details": {"cache_read": 4}}
+    cached: Any = {"input_tokens": 10, "output_tokens": 1, "total_tokens": 11, "input_token_details": {"cache_read": 4}}
     forms: list[Any] = [
-        AIMessage("a", usage_metadata=cached),  # type: ignore[arg-type]
+        AIMessage("a", usage_metadata=cached),
         AIMessage("a", response_metadata={"token_usage": {"prompt_tokens": 10, "completion_tokens": 1}, "model": "m"}),
         {"role": "assistant", "usage": {"input_tokens": 10, "output_tokens": 1}, "content": "x" * 200_000},
         {"role": "assistant", "usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}},
@@ -132,7 +132,7 @@ def test_forms_of_usage(store: holdfast.Store) -> None:
 @pytest.mark.parametrize(
     "usage",
     [
-        *({"input_tokens": value} for value in ("12", -1, True, None, 1 << 60, 1.5, [], {})),
+        *[{"input_tokens": value} for value in list[Any](("12", -1, True, None, 1 << 60, 1.5, [], {}))],
         *("12_tokens", ["_tokens"], {"_tokens": 12}),
     ],
 )
@@ -180,8 +180,8 @@ def test_a_subgraph_counts_in_its_thread(store: holdfast.Store) -> None:
     said = answer(5)
     store.thread("chat").put({"messages": [said]})
     config: Any = {"configurable": {"thread_id": "chat", "checkpoint_ns": "child:1"}}
-    checkpoint = {**empty_checkpoint(), "channel_values": {"messages": [said, answer(7)]}}
-    HoldfastSaver(store).put(config, checkpoint, {}, {"messages": 1})  # type: ignore[typeddict-item]
+    checkpoint: Any = {**empty_checkpoint(), "channel_values": {"messages": [said, answer(7)]}}
+    HoldfastSaver(store).put(config, checkpoint, {}, {"messages": 1})
     assert sums(store, by="thread") == {"chat": (2, 12)}
 
 
