@@ -190,7 +190,7 @@ class Server:
     async def events(self, request: Request) -> Response:
         """Send what changes in the store, as long as the connection lasts."""
         caller = await self.authenticate(request)
-        since = request.headers.get("last-event-id") or request.query_params.get("since")
+        since = request.headers.get("last-event-id") or request.query_params.get("since") or None
         stream = self.hub.events(caller, since)
         first = await anext(stream)
 

@@ -108,6 +108,14 @@ Values = Callable[..., dict[str, Any] | Download | Image]
 """Returns the values in the template of a page, or a file."""
 
 
+def _token(call: Call) -> str:
+    """Return the token of the changes that a page shows: live changes are those since. None are for who is frozen."""
+    try:
+        return call.store.changes().token
+    except DeniedError:
+        return ""
+
+
 class Pages:
     """Renders pages for whoever is signed in."""
 
@@ -159,11 +167,12 @@ class Pages:
         call = Call(self._server.service, caller, confirm=partial(self._server.authenticator.confirm, caller, code))
         if form is not None and form.sent:
             self._server.authenticator.check_csrf(caller, form.text("csrf"))
+        want = request.headers.get("x-fragment", "")
+        since = "" if want else _token(call)
         values = view(call, *map(unquote, request.path_params.values()))
         if isinstance(values, Download | Image):
             return values.response()
-        want = request.headers.get("x-fragment", "")
-        common = self._common(request, call)
+        common = self._common(request, call) | {"live_since": since}
         if want == "main":
             return _html(render_main(f"{template}.html", **common, **values))
         return _html(

@@ -187,7 +187,7 @@ if (button instanceof HTMLButtonElement) {
     if (!paused) announce({ threads: [], agents: [], scopes: [], complete: false });
   });
   navigator.locks?.request("holdfast-events", () => new Promise(() => {
-    const source = new EventSource("/api/v1/events");
+    const source = new EventSource(`/api/v1/events?since=${encodeURIComponent(document.body.dataset.since ?? "")}`);
     let first = true;
     source.addEventListener("changes", (event) => {
       setLost(false);
