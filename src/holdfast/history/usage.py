@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -24,7 +24,7 @@ from holdfast.engine.row_format import MERGE, Line, StepRef, info_of, open_step
 from holdfast.engine.subject_names import subject_of_name, subjects_in
 from holdfast.engine.types import SCAN_LIMIT, Progress, to_datetime
 from holdfast.errors import CorruptError, InvalidError, NotFoundError, TooDeepError
-from holdfast.history.query import every, parse
+from holdfast.history.query import Field, every, parse
 from holdfast.history.search import SearchRun
 from holdfast.history.step_summary import USERS, added_items
 from holdfast.time_parser import Time, parse_time
@@ -32,7 +32,7 @@ from holdfast.time_parser import Time, parse_time
 UsageKey: TypeAlias = Literal["day", "thread", "user", "agent", "model", "checkpoint"]
 """What usage is summed by. Days are those of UTC."""
 
-KEYS: tuple[UsageKey, ...] = ("day", "thread", "user", "agent", "model", "checkpoint")
+KEYS: tuple[UsageKey, ...] = get_args(UsageKey)
 
 _MILLION = 1_000_000
 _MARK = b"_token"
@@ -155,6 +155,11 @@ def price_of(model: str, prices: Mapping[str, TokenPrice]) -> TokenPrice | None:
         (name for name in prices if model.startswith((f"{name}-", f"{name}:", f"{name}@"))), key=len, default=""
     )
     return prices.get(longest) if longest else None
+
+
+def query_of(where: str, pattern: str) -> str:
+    """Return the query for what matches another one in the threads whose names match a pattern; empty for all."""
+    return str(every([parse(where), *([Field("thread", ":", pattern)] if pattern else [])]))
 
 
 class _Sums:
@@ -282,7 +287,8 @@ async def _read_line(engine: Engine, run: SearchRun, line: Line, scan_limit: int
                 continue  # deleted meanwhile
             try:
                 step = open_step(line, by_key[key], engine.context.max_bytes)
-                edit = await engine.indexer.edit(line, point, step, pruned=pruned)
+                is_gap = pruned and not any((*line, *parent[:2]) in by_key for parent in step.header.parents[:1])
+                edit = await engine.indexer.edit(line, point, step, pruned=is_gap)
                 if messages := await _messages(engine, line, step, edit):
                     header = step.header
                     metadata = engine.context.codec.unpack(header.metadata)

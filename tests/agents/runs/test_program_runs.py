@@ -326,7 +326,9 @@ def test_two_programs_do_not_run_a_thread_at_once(store: Store, tmp_path: Path) 
         assert go_on.wait(30)
 
     graph = saved_by(chain(*logging_nodes(1, around)), store)
-    thread = threading.Thread(target=graph.invoke, args=({"log": []}, CONFIG))
+    # The thread is claimed with the first checkpoint, which is otherwise saved beside the first node.
+    kept = {"durability": "sync"}
+    thread = threading.Thread(target=graph.invoke, args=({"log": []}, CONFIG), kwargs=kept, daemon=True)
     thread.start()
     assert reached.wait(30)
     with holdfast.open(tmp_path / "a.db") as second:

@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import holdfast
+from holdfast.history.usage import KEYS
+from holdfast.interfaces.cli.usage import usage
 from tests.history.test_usage import answer
 from tests.interfaces.cli import kit
 
@@ -32,6 +35,12 @@ def test_a_table_with_the_total(hf: Any) -> None:
     assert result.lines[-1].split() == ["total", "2", "1,000,050", "0", "100,005", "2.00"]
     assert "\x1b" not in result.out
     assert "no price for o3" in result.err
+
+
+def test_the_keys_are_those_of_the_operation() -> None:
+    (by,) = [each.type for each in usage.params if each.name == "by"]
+    assert isinstance(by, click.Choice)
+    assert tuple(by.choices) == KEYS
 
 
 def test_a_pattern_and_a_query(hf: Any) -> None:

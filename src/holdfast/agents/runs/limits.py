@@ -8,11 +8,10 @@ nothing is to be given back: a run that ends, or is queued again since its worke
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast._fields import Label
 from holdfast.agents.runs.record import place_scan
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row
 from holdfast.backends.tables import JOBS, Key
@@ -23,13 +22,11 @@ from holdfast.engine.run_rows import BUSY, LIMIT, RECORD, graph_digest, run_plac
 ALL = ""
 """Stands for all graphs and workflows: no graph has an empty name."""
 
-_MOST_LIMITS = 1000
-
 
 class RunLimit(msgspec.Struct, frozen=True):
     """A limit for all workers of a tenant."""
 
-    graph: Annotated[str, Label("graph")]
+    graph: str
     """Of which graph or workflow; empty, if of all."""
     most: int
     running: int
@@ -114,7 +111,7 @@ async def set_limit(context: EngineContext, tenant: str, graph: str, most: int |
 async def _read(context: EngineContext, tenant: str) -> tuple[list[StoredLimit], Counter[str]]:
     """Return the limits of a tenant, and how many runs of each graph workers and programs have."""
     busy = place_scan(tenant, BUSY, "", None)._replace(bodies=False)
-    rows, held = await context.backend.read([place_scan(tenant, LIMIT, "", _MOST_LIMITS), busy])
+    rows, held = await context.backend.read([place_scan(tenant, LIMIT, "", None), busy])
     return [StoredLimit.of(row) for row in rows], Counter(str(row.columns[1]) for row in held)
 
 

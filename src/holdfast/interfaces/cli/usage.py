@@ -42,16 +42,13 @@ def usage(
     from msgspec.structs import replace
 
     from holdfast.engine.types import SCAN_LIMIT
-    from holdfast.history.query import Field
+    from holdfast.history.usage import query_of
 
-    query = f"({where}) {Field('thread', ':', pattern)}" if where and pattern else where
-    if pattern and not where:
-        query = str(Field("thread", ":", pattern))
     limit = None if everything else SCAN_LIMIT
     with session.progress("Reading") as progress:
         found = session.open().usage(
             by=by,
-            where=query,
+            where=query_of(where, pattern),
             since=since,
             until=until,
             scan_limit=limit,

@@ -31,6 +31,11 @@ _MAX_EACH = 50
 them is only for the owner."""
 
 
+def _key_of(caller: Caller) -> Caller:
+    """Return who looks: the session and the token differ between browsers; what they see does not."""
+    return Caller(caller.identity, caller.read_only)
+
+
 class EventStream:
     """The events that a stream has yet to send, and to whom."""
 
@@ -91,12 +96,13 @@ class EventHub:
         """The looks for changes of each caller, and when the first one has succeeded or failed."""
         self.count: int = 0
         """How many streams are open."""
+        self._tokens: dict[Caller, str] = {}
+        """The token of the last look for each caller, also of one whose streams are closed."""
 
     async def events(self, caller: Caller, since: str | None) -> AsyncIterator[bytes]:
         """Yield events: what changed since a token, and then what changes from now on."""
         self._check_count(caller)
-        # The session and the token differ between browsers; what they see does not.
-        key = Caller(caller.identity, caller.read_only)
+        key = _key_of(caller)
         stream = EventStream(caller)
         self.count += 1
         self._streams.setdefault(key, set()).add(stream)
@@ -117,6 +123,11 @@ class EventHub:
             if not streams:
                 self._streams.pop(key, None)
                 self._tasks.pop(key)[0].cancel()
+
+    def token(self, caller: Caller) -> str:
+        """Return a token that is no newer than the store: what a page shows that is made now has all up to it. Empty if
+        nobody has looked for this caller yet. Asks no store."""
+        return self._tokens.get(_key_of(caller), "")
 
     def _check_count(self, caller: Caller) -> None:
         """Refuse a stream if there are too many: in all, of an identity, or of all but the store's owner."""
@@ -165,7 +176,7 @@ class EventHub:
                     _log.exception("checking for changes failed")
                 await asyncio.sleep(self._service.options.poll)
                 continue
-            token = found
+            self._tokens[key] = token = found
             if not begun.done():
                 begun.set_result(None)
             if is_news:

@@ -108,14 +108,6 @@ Values = Callable[..., dict[str, Any] | Download | Image]
 """Returns the values in the template of a page, or a file."""
 
 
-def _token(call: Call) -> str:
-    """Return the token of the changes that a page shows: live changes are those since. None are for who is frozen."""
-    try:
-        return call.store.changes().token
-    except DeniedError:
-        return ""
-
-
 class Pages:
     """Renders pages for whoever is signed in."""
 
@@ -168,7 +160,7 @@ class Pages:
         if form is not None and form.sent:
             self._server.authenticator.check_csrf(caller, form.text("csrf"))
         want = request.headers.get("x-fragment", "")
-        since = "" if want else _token(call)
+        since = self._server.hub.token(caller)  # live changes are those since
         values = view(call, *map(unquote, request.path_params.values()))
         if isinstance(values, Download | Image):
             return values.response()

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.errors import InvalidError
-from holdfast.history.query import Field, every, parse
-from holdfast.history.usage import KEYS, UsageKey
+from holdfast.history.usage import KEYS, UsageKey, query_of
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 
@@ -22,7 +21,7 @@ def usage_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     given = {"by": by or KEYS[0], "thread": thread, "where": where, "since": since}
     values: dict[str, Any] = {"given": given, "keys": KEYS, "filtered": bool(thread or where), "problem": None}
     try:
-        query = str(every([parse(where), *([Field("thread", ":", thread)] if thread else [])]))
+        query = query_of(where, thread)
         found = call.store.usage(by=cast(UsageKey, given["by"]), where=query, since=since or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}

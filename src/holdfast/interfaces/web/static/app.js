@@ -187,8 +187,9 @@ if (button instanceof HTMLButtonElement) {
     if (!paused) announce({ threads: [], agents: [], scopes: [], complete: false });
   });
   navigator.locks?.request("holdfast-events", () => new Promise(() => {
-    const source = new EventSource(`/api/v1/events?since=${encodeURIComponent(document.body.dataset.since ?? "")}`);
-    let first = true;
+    const since = document.body.dataset.since ?? "";
+    const source = new EventSource(`/api/v1/events?since=${encodeURIComponent(since)}`);
+    let first = Boolean(since);  // without a token, something may have changed since the page was made
     source.addEventListener("changes", (event) => {
       setLost(false);
       channel.postMessage({ lost: false });
