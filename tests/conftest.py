@@ -24,15 +24,17 @@ from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
 # No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run has time for.
 # The everyday examples are the same on every run and for everyone, so that a red run is red again. `make nightly` draws
 # new ones, and keeps what it finds in .hypothesis/.
-settings.register_profile("everyday", deadline=None, max_examples=EVERYDAY_EXAMPLES, derandomize=True, print_blob=True)
-settings.register_profile("nightly", deadline=None, max_examples=50, print_blob=True)
-settings.register_profile(
-    "torture",
+# Where CI is set, Hypothesis by itself draws no new ones and keeps none: each profile says what it wants.
+_anywhere = settings(
+    settings.get_profile("default"),
     deadline=None,
-    max_examples=20_000,
     print_blob=True,
+    derandomize=False,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("everyday", _anywhere, max_examples=EVERYDAY_EXAMPLES, derandomize=True)
+settings.register_profile("nightly", _anywhere, max_examples=50)
+settings.register_profile("torture", _anywhere, max_examples=20_000)
 settings.load_profile("everyday")
 
 

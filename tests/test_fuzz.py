@@ -391,6 +391,11 @@ EVERYDAY = by_day(100, 25)
 BY_NIGHT = settings(QUICK, derandomize=False)
 
 
+@pytest.mark.parametrize(("profile", "same"), [("everyday", True), ("nightly", False), ("torture", False)])
+def test_the_night_draws_new_examples_also_where_ci_is_set(profile: str, same: bool) -> None:
+    assert settings.get_profile(profile).derandomize is same
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_give_a_value_or_a_typed_error(name: str) -> None:
     settings(BY_DAY, max_examples=EVERYDAY)(TARGETS[name].attack())()
