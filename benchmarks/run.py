@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pathlib
 import platform
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from benchmarks import (
@@ -103,7 +105,14 @@ def measure(selected: Sequence[Case], check: bool) -> Result:
     tables: list[Table] = []
     for case in selected:
         print(f"… {(case.__doc__ or case.__name__).splitlines()[0]}", file=sys.stderr)
-        result = _result(case)
+        try:
+            result = _result(case)
+        except Exception:
+            if not check:
+                raise
+            traceback.print_exc()
+            figures.append(Figure(f"{case.__name__} failed", math.nan, "", floor=0))
+            continue
         if check and not all(figure.holds for figure in result.figures):
             print("  a bound does not hold; measuring once more, in case the machine was busy", file=sys.stderr)
             result = _result(case)

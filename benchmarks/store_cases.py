@@ -22,6 +22,7 @@ from holdfast.backends.tables import LINES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_row
 from tests.support.counting import CountingBackend
 
@@ -188,9 +189,10 @@ def opening() -> list[Figure]:
         for lines in (10, 100_000):
             with holdfast.open(f"sqlite:///{name}/{lines}.db") as store:
                 backend = store._engine.context.backend
+                info = LineInfo(1, 1, 1, salt=bytes(SALT_SIZE))
                 for start in range(0, lines, 10_000):
                     numbers = range(start, min(lines, start + 10_000))
-                    rows = [info_row(Line("", f"thread {n}"), LineInfo(1, 1, 1)) for n in numbers]
+                    rows = [info_row(Line("", f"thread {n}"), info) for n in numbers]
                     run(backend.apply([Create(LINES, row) for row in rows]))
                 store.thread("thread 3").put({"messages": []})
 
