@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import quality
-from tools.quality import Result, keep_step, passed_step
+from tools.quality import Result, found_by_tests, passed_step, write_page
 from tools.run_report import ROOT, grown_files, read_report
 from tools.suite import PARTS, part_digest, part_paths
 
@@ -51,26 +51,28 @@ def test_a_long_step_that_passed_is_kept_while_its_files_stay_the_same(
     page.parent.mkdir()
     (tests / "maintenance").mkdir(parents=True)
     (tmp_path / "changes").mkdir()
-    for name, path in {"ROOT": tmp_path, "PAGE": page, "STEPS": tmp_path / "build" / "nightly.json"}.items():
-        monkeypatch.setattr(quality, name, path)
+    monkeypatch.setattr(quality, "ROOT", tmp_path)
+    monkeypatch.setattr(quality, "PAGE", page)
     subprocess.run(("git", "init", "--quiet"), cwd=tmp_path, check=True)
-    (tmp_path / ".gitignore").write_text("build\n")
 
     def kept() -> list[str]:
         return [part for part in PARTS if passed_step(part, part_digest(part)) is not None]
 
+    def result(part: str, outcome: str = "passed", seconds: float = 120.0) -> Result:
+        return Result(part, outcome, seconds, "1,002 passed, 0 failed, 3 skipped, 40 killed", part_digest(part), "abc")
+
     def run() -> None:
-        for part in PARTS:
-            keep_step(Result(part, True, 100.0, "abc"), part_digest(part))
+        write_page([result(part) for part in PARTS], ["what is left out"])
 
     assert kept() == []
-    keep_step(Result("engine", True, 1.0), part_digest("engine"))
-    keep_step(Result("security", False, 100.0), part_digest("security"))
-    assert kept() == [], "one is short, and the other failed"
+    write_page([result("engine", seconds=1.0), result("security", "failed"), Result("backends", "not run")], [])
+    assert kept() == [], "one is short, one failed, and one did not run"
     run()
     assert kept() == list(PARTS)
-    assert passed_step("engine", part_digest("engine")) == Result("engine", True, 100.0, "abc")
-    page.write_text("the page of a run is no change")
+    assert passed_step("engine", part_digest("engine")) == result("engine")
+    assert f"| tests passed | {len(PARTS) * 1002:,} |" in page.read_text()
+    assert f"| run | {len(PARTS)} steps passed |" in page.read_text()
+    page.write_text(f"{page.read_text()} the page of a run is no change")
     (tmp_path / "changes" / "a.fixed.md").write_text("neither is a note on a change")
     assert kept() == list(PARTS)
     (tests / "maintenance" / "test_backup.py").write_text("of one part")
@@ -82,6 +84,12 @@ def test_a_long_step_that_passed_is_kept_while_its_files_stay_the_same(
     run()
     (tmp_path / "source.py").touch()
     assert kept() == []
+
+
+def test_a_part_of_the_night_says_how_many_tests_passed_and_what_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "tests.xml"
+    path.write_text(REPORT)
+    assert found_by_tests(path) == "1 passed, 2 failed, 1 skipped, 3 killed"
 
 
 def test_the_parts_of_the_night_are_all_tests() -> None:

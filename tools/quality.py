@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tools import mutants
-from tools.run_report import RunReport
+from tools.run_report import read_report
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "quality.md"
-STEPS = ROOT / "build" / "nightly.json"
-"""The steps that passed, with the files that they ran on: they are not repeated on the same files."""
+"""It is also what a run that goes on reads: the steps that passed, with the files that they ran on."""
 
 _SHORT = 60
 """A step that took fewer seconds is repeated."""
@@ -25,17 +26,17 @@ _SHORT = 60
 _PAGE = """\
 # Measured quality
 
-`make nightly` wrote this page at the end of a whole run: every test on every store and composition, with new random \
-examples, coverage, deliberate changes of the source, the table of guarantees, the benchmarks with their bounds, and \
-the everyday tests on other versions of Python. A page written by a run that failed says so. A step that has passed is \
-not repeated while no file that it depends on changes; the commit is that on which it ran.
+`make nightly` writes this page: every test on every store and composition, with new random examples, coverage, \
+deliberate changes of the source, the table of guarantees, the benchmarks with their bounds, and the everyday tests on \
+other versions of Python. A step that has passed is not repeated while no file that it depends on changes (`files` is \
+a digest of those), so that a run may be interrupted and go on, also elsewhere; the commit is that on which it ran.
 
 | | |
 |---|---|
 {figures}
 
-| step | result | minutes | commit |
-|---|---|---|---|
+| step | result | minutes | found | files | commit |
+|---|---|---|---|---|---|
 {steps}
 
 Left out: {left_out}.
@@ -46,10 +47,20 @@ class Result(NamedTuple):
     """How a step ended."""
 
     name: str
-    passed: bool
-    seconds: float
+    outcome: str
+    """`passed`, `failed` or `not run`."""
+    seconds: float = 0.0
+    found: str = ""
+    """What it measured."""
+    files: str = ""
+    """A digest of the files that it depends on."""
     commit: str = ""
     """The commit on which it ran."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran, and nothing was wrong."""
+        return self.outcome == "passed"
 
 
 def tree_digest(excluded: Callable[[str], bool] | None = None) -> str:
@@ -61,50 +72,34 @@ def tree_digest(excluded: Callable[[str], bool] | None = None) -> str:
         path = ROOT / name
         if path != PAGE and not name.startswith("changes/") and path.is_file() and not (excluded and excluded(name)):
             digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return digest.hexdigest()[:12]
 
 
-def passed_step(name: str, digest: str) -> Result | None:
+def passed_step(name: str, files: str) -> Result | None:
     """Return the result of a long step that has passed on the same files."""
-    kept = _kept_steps().get(name)
-    return Result(name, True, kept["seconds"], kept["commit"]) if kept and kept["digest"] == digest else None
+    for line in PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else ():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == len(Result._fields) and cells[0] == name and cells[1] == "passed":
+            _, outcome, taken, found, kept, on = cells
+            seconds = float(taken) * 60
+            return Result(name, outcome, seconds, found, kept, on) if seconds >= _SHORT and kept == files else None
+    return None
 
 
-def keep_step(result: Result, digest: str) -> None:
-    """Keep the result of a long step that has passed."""
-    if result.passed and result.seconds >= _SHORT:
-        kept = {"digest": digest, "seconds": result.seconds, "commit": result.commit}
-        STEPS.parent.mkdir(exist_ok=True)
-        STEPS.write_text(json.dumps({**_kept_steps(), result.name: kept}, indent=1))
-
-
-def _kept_steps() -> dict[str, dict[str, Any]]:
-    steps: dict[str, dict[str, Any]] = json.loads(STEPS.read_text()) if STEPS.exists() else {}
-    return steps
-
-
-def write_page(
-    tests: RunReport, results: Sequence[Result], left_out: Sequence[str], vulnerabilities: Sequence[str] | None
-) -> None:
-    """Write what a run has found."""
+def write_page(results: Sequence[Result], left_out: Sequence[str]) -> None:
+    """Write what a run has found so far."""
+    outcomes = Counter(each.outcome for each in results)
     figures = {
-        "run": f"{'passed' if all(each.passed for each in results) else '**failed**'}, {datetime.now(UTC):%Y-%m-%d}",
+        "run": ", ".join(f"{count} steps {outcome}" for outcome, count in outcomes.most_common()),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit(),
         "machine": f"{platform.system()}, {platform.machine()}, Python {platform.python_version()}",
-        "tests passed": f"{tests.outcomes['passed']:,}",
-        "tests failed": f"{tests.outcomes['failed']:,}",
-        "tests skipped, each for another platform": f"{tests.outcomes['skipped']:,}",
-        "processes and servers killed in tests that passed": f"{tests.kills:,}",
-        "lines and branches covered by the everyday tests": _coverage(),
-        "deliberate changes of the source that the everyday tests found": _found(),
-        "known vulnerabilities of the locked dependencies": (
-            "not checked: their database could not be reached" if vulnerabilities is None else f"{len(vulnerabilities)}"
-        ),
+        **_totals(results),
     }
     page = _PAGE.format(
         figures="\n".join(f"| {name} | {value} |" for name, value in figures.items()),
         steps="\n".join(
-            f"| {each.name} | {'passed' if each.passed else '**failed**'} | {each.seconds / 60:.1f} | {each.commit} |"
+            f"| {each.name} | {each.outcome} | {each.seconds / 60:.1f} | {each.found} | {each.files} | {each.commit} |"
             for each in results
         ),
         left_out="; ".join(left_out),
@@ -112,16 +107,42 @@ def write_page(
     PAGE.write_text(page, encoding="utf-8")
 
 
-def _coverage() -> str:
-    return f"{mutants.covered(mutants.EVERYDAY):.1f} %" if (mutants.EVERYDAY / "learned").exists() else "not measured"
+def _totals(results: Sequence[Result]) -> dict[str, str]:
+    """Return the sums of what the parts of the tests have found."""
+    sums = Counter[str]()
+    for number, what in re.findall(
+        r"([\d,]+) (passed|failed|skipped|killed)", "; ".join(each.found for each in results)
+    ):
+        sums[what] += int(number.replace(",", ""))
+    return {
+        "tests passed": f"{sums['passed']:,}",
+        "tests failed": f"{sums['failed']:,}",
+        "tests skipped, each for another platform": f"{sums['skipped']:,}",
+        "processes and servers killed in tests that passed": f"{sums['killed']:,}",
+    }
 
 
-def _found() -> str:
+def found_by_tests(path: Path) -> str:
+    """Say what a part of the tests found, from the report of its run."""
+    report = read_report(path)
+    counts = [f"{report.outcomes[each]:,} {each}" for each in ("passed", "failed", "skipped")]
+    return ", ".join([*counts, f"{report.kills:,} killed"])
+
+
+def found_by_coverage() -> str:
+    """Say how much of the source the everyday tests cover."""
+    if not (mutants.EVERYDAY / "learned").exists():
+        return "not measured"
+    return f"{mutants.covered(mutants.EVERYDAY):.1f} % of lines and branches covered"
+
+
+def found_by_mutants() -> str:
+    """Say how many changes of the source the everyday tests found."""
     path = mutants.EVERYDAY / "outcomes.json"
     if not path.exists():
         return "not measured"
     outcomes: dict[str, int] = json.loads(path.read_text())
-    return f"{outcomes.get('found', 0)} of {sum(outcomes.values())}"
+    return f"{outcomes.get('found', 0)} of {sum(outcomes.values())} found"
 
 
 def commit() -> str:

@@ -2,8 +2,8 @@
 
 `test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `record` does the same
 and keeps how long each file took, for later runs to be compared with. `nightly` runs everything except `make torture`,
-one step after the other, continues after a failure, sums up at the end, and writes the result to docs/quality.md. It
-repeats no long step that has passed on the same files, so that a run that was interrupted, or mended, can go on.
+one step after the other, continues after a failure, and writes to docs/quality.md what each has found. It repeats no
+long step that has passed on the same files, so that a run that was interrupted, or mended, can go on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tools import browser, native_build
 from tools.audit import known_vulnerabilities
-from tools.quality import Result, commit, keep_step, passed_step, tree_digest, write_page
+from tools.quality import (
+    Result,
+    commit,
+    found_by_coverage,
+    found_by_mutants,
+    found_by_tests,
+    passed_step,
+    tree_digest,
+    write_page,
+)
 from tools.run_report import RunReport, grown_files, read_report, record_times, recorded_times
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,10 +73,11 @@ TYPED_BY_DAY = ("src", "examples", "tools")
 
 def main(arguments: Sequence[str]) -> int:
     """Run what is named. Returns the exit code."""
-    if len(arguments) != 1 or arguments[0] not in COMMANDS:
-        sys.exit(f"usage: python -m tools.suite {'|'.join(COMMANDS)}")
+    command, *options = arguments or [""]
+    if command not in COMMANDS or (options and command != "nightly"):
+        sys.exit(f"usage: python -m tools.suite {'|'.join(COMMANDS)} [words of the steps of the night to run]")
     os.chdir(ROOT)
-    results = COMMANDS[arguments[0]]()
+    results = nightly(" ".join(options)) if options else COMMANDS[command]()
     return 0 if all(each.passed for each in results) else 1
 
 
@@ -106,7 +117,11 @@ def check(*, record: bool) -> list[Result]:
         sys.stdout.write(output.read())
     seconds = time.monotonic() - start
     run_report = read_report(REPORT)
-    results = [tests, Result("linters", passed, seconds), Result("skips", few_skips(run_report), seconds)]
+    results = [
+        tests,
+        Result("linters", outcome_of(passed), seconds),
+        Result("skips", outcome_of(few_skips(run_report)), seconds),
+    ]
     if record and all(each.passed for each in results):
         record_times(run_report.seconds)
     report(f"{'passed' if tests.passed else 'FAILED'}: tests; {'passed' if passed else 'FAILED'}: linters")
@@ -152,9 +167,38 @@ def few_skips(run_report: RunReport) -> bool:
     return False
 
 
-def nightly() -> list[Result]:
-    """Everything except the runs that take as long as they are given."""
+class Step(NamedTuple):
+    """A step of the night."""
+
+    name: str
+    files: str
+    """A digest of the files that it depends on."""
+    run: Callable[[], bool]
+    found: Callable[[], str] = str
+    """Says what it measured."""
+
+
+def nightly(selected: str = "") -> list[Result]:
+    """Everything except the runs that take as long as they are given, or the steps with these words in their names."""
     left_out = ["the long fault and fuzzing runs (make torture)", "macOS and Windows (the workflow runs them)"]
+    browser.ensure()
+    steps = list(nightly_steps(left_out))
+    results = [passed_step(step.name, step.files) or Result(step.name, "not run") for step in steps]
+    for number, step in enumerate(steps):
+        if not results[number].passed and selected in step.name:
+            ended = timed(step.name, step.run)
+            results[number] = ended._replace(found=step.found(), files=step.files, commit=commit())
+            write_page(results, left_out)
+    for each in results:
+        report(f"{each.outcome}  {minutes(each.seconds)}  {each.name}  {each.found}")
+    for missing in left_out:
+        report(f"left out: {missing}")
+    return results
+
+
+def nightly_steps(left_out: list[str]) -> Iterator[Step]:
+    """Yield the steps of the night. Adds what cannot be run here to what is left out."""
+    whole = tree_digest()
     vulnerabilities: list[str] | None = None
 
     def check_dependencies() -> bool:
@@ -162,37 +206,31 @@ def nightly() -> list[Result]:
         vulnerabilities = known_vulnerabilities()
         return not vulnerabilities
 
-    browser.ensure()
-    whole = tree_digest()
-    steps: list[tuple[str, str, Callable[[], bool]]] = [
-        ("lint", whole, run_linters),
-        *((f"all tests, with new examples: {part}", part_digest(part), partial(run_part, part)) for part in PARTS),
-        ("the everyday tests, with coverage", whole, partial(run_tool, "tools.mutants", "--learn")),
-        ("changes of the source that the everyday tests find", whole, partial(run_tool, "tools.mutants")),
-        ("what each store guarantees", whole, partial(run_tool, "tools.matrix", "--check")),
-        ("known vulnerabilities of the dependencies", whole, check_dependencies),
-        ("benchmarks", whole, partial(run_tool, "benchmarks.run", "--check")),
-    ]
+    def dependencies_found() -> str:
+        if vulnerabilities is None:
+            return "not checked: their database could not be reached"
+        return f"{len(vulnerabilities)} vulnerabilities"
+
+    yield Step("lint", whole, run_linters)
+    for part in PARTS:
+        found = partial(found_by_tests, part_report(part))
+        yield Step(f"all tests, with new examples: {part}", part_digest(part), partial(run_part, part), found)
+    learn = partial(run_tool, "tools.mutants", "--learn")
+    yield Step("the everyday tests, with coverage", whole, learn, found_by_coverage)
+    try_changes = partial(run_tool, "tools.mutants")
+    yield Step("changes of the source that the everyday tests find", whole, try_changes, found_by_mutants)
+    yield Step("what each store guarantees", whole, partial(run_tool, "tools.matrix", "--check"))
+    yield Step("known vulnerabilities of the dependencies", whole, check_dependencies, dependencies_found)
+    yield Step("benchmarks", whole, partial(run_tool, "benchmarks.run", "--check"))
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for version in OTHER_PYTHONS:
         if version == here:
             continue
         if python := find_python(version):
             run_there = partial(run_on, python, f"build/python{version}")
-            steps.append((f"the everyday tests on Python {version}", whole, run_there))
+            yield Step(f"the everyday tests on Python {version}", whole, run_there)
         else:
             left_out.append(f"Python {version}, which is not installed, or without ensurepip")
-    results: list[Result] = []
-    for name, digest, step in steps:
-        result = passed_step(name, digest) or timed(name, step)._replace(commit=commit())
-        keep_step(result, digest)
-        results.append(result)
-    for each in results:
-        report(f"{'passed' if each.passed else 'FAILED'}  {minutes(each.seconds)}  {each.name}")
-    for missing in left_out:
-        report(f"left out: {missing}")
-    write_page(read_report(*map(part_report, PARTS)), results, left_out, vulnerabilities)
-    return results
 
 
 def run_part(part: str) -> bool:
@@ -303,7 +341,12 @@ def timed(name: str, step: Callable[[], bool]) -> Result:
     """Run a step, and measure it."""
     report(name)
     start = time.monotonic()
-    return Result(name, step(), time.monotonic() - start)
+    return Result(name, outcome_of(step()), time.monotonic() - start)
+
+
+def outcome_of(passed: bool) -> str:
+    """Say how something ended."""
+    return "passed" if passed else "failed"
 
 
 def minutes(seconds: float) -> str:
