@@ -1,11 +1,12 @@
 """Run the benchmarks: print tables, write `build/bench.json` and `build/bench.png`; with `--check`, fail where a bound
-does not hold."""
+does not hold. A run of all of them also writes `docs/figures.md`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import os
 import pathlib
 import platform
 import sys
@@ -51,7 +52,9 @@ from benchmarks import (
     thread_lists,
     timeline,
 )
+from benchmarks.figures_page import bound, write_page
 from benchmarks.measure import Curve, Figure, Result, Row, Table
+from tools.quality import FIGURES
 
 OUTPUT = pathlib.Path("build/bench.json")
 PLOT = OUTPUT.with_suffix(".png")
@@ -128,12 +131,6 @@ def _result(case: Case) -> Result:
     return result if isinstance(result, Result) else Result(result)
 
 
-def bound(figure: Figure) -> str:
-    if figure.floor is not None:
-        return f"at least {figure.floor:g}"
-    return "" if figure.ceiling is None else f"at most {figure.ceiling:g}"
-
-
 def verdict(figure: Figure) -> str:
     if figure.missing:
         return "MISSING"
@@ -185,7 +182,9 @@ def main() -> int:
     selected = [case for case in CASES if arguments.select in case.__name__]
     if not selected:
         parser.error(f"no such case; there are {', '.join(case.__name__ for case in CASES)}")
-    figures, rows, curves, tables = measure(selected, arguments.check)
+    load = os.getloadavg()[0]
+    result = measure(selected, arguments.check)
+    figures, rows, curves, tables = result
     if figures:
         print_figures(figures)
     if rows:
@@ -205,6 +204,9 @@ def main() -> int:
     if curves:
         langgraph_plot.draw(curves, PLOT)
         print(f"drawn to {PLOT}", file=sys.stderr)
+    if len(selected) == len(CASES):
+        write_page(result, load)
+        print(f"written to {FIGURES}", file=sys.stderr)
     return int(arguments.check and not all(figure.holds for figure in figures))
 
 

@@ -19,6 +19,11 @@ from tools.run_report import read_report
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "quality.md"
 """It is also what a run that goes on reads: the steps that passed, with the files that they ran on."""
+FIGURES = ROOT / "docs" / "figures.md"
+"""What a run of the benchmarks writes."""
+
+WRITTEN = ("docs/quality.md", "docs/figures.md")
+"""No change of what a run depends on."""
 
 _SHORT = 60
 """A step that took fewer seconds is repeated."""
@@ -64,13 +69,18 @@ class Result(NamedTuple):
 
 
 def tree_digest(excluded: Callable[[str], bool] | None = None) -> str:
-    """Return a digest of the files that a run depends on: all that git does not ignore, but for the page that the run
-    writes, the fragments of release notes, and what is excluded by its path."""
+    """Return a digest of the files that a run depends on: all that git does not ignore, but for the pages that the
+    run writes, the fragments of release notes, and what is excluded by its path."""
     digest = hashlib.sha256(platform.python_version().encode())
     listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     for name in sorted(filter(None, set(listed))):
         path = ROOT / name
-        if path != PAGE and not name.startswith("changes/") and path.is_file() and not (excluded and excluded(name)):
+        if (
+            path not in (PAGE, FIGURES)
+            and not name.startswith("changes/")
+            and path.is_file()
+            and not (excluded and excluded(name))
+        ):
             digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:12]
 
@@ -146,9 +156,9 @@ def found_by_mutants() -> str:
 
 
 def commit() -> str:
-    """Return the commit that was tested, and whether the files are its own, but for the page itself."""
+    """Return the commit that was tested, and whether the files are its own, but for the pages that the run writes."""
     head = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+    changed = _git("status", "--porcelain", "--", ".", *(f":!{page}" for page in WRITTEN))
     return (head or "unknown") + (", with changes" if changed else "")
 
 
