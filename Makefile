@@ -74,10 +74,12 @@ bench-check: ## Run the benchmarks; fail when a ratio is under its recorded floo
 	$(call setup,peers)
 	$(PY) -m benchmarks.run --check
 
-# SIZES and SELECT: other numbers of threads, and only operations with this in their name.
+# SIZES: other numbers of threads, of which nothing is written; SELECT: some operations, with ; between their names;
+# MISSING=1: only what has no figure yet; STORES: a folder for the stores, which stay there.
 scale: ## Measure every operation on 1,000 to 1,000,000 threads; write the table into docs/guides/benchmarks.md
 	$(call setup,peers)
-	$(PY) -m benchmarks.scale $(if $(SIZES),--sizes $(SIZES)) $(if $(SELECT),--select "$(SELECT)")
+	$(PY) -m benchmarks.scale $(if $(SIZES),--sizes $(SIZES)) $(if $(SELECT),--select "$(SELECT)") \
+		$(if $(MISSING),--missing) $(if $(STORES),--stores "$(STORES)")
 
 matrix: ## Run the suites on every store, and write what each guarantees into docs/guides/stores.md
 	$(call setup,servers)

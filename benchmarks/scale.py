@@ -1,29 +1,40 @@
 """What each operation on a whole store takes, by the number of its threads: CPU time and peak memory.
 
-    python -m benchmarks.scale [--sizes 1000,100000,1000000] [--select prune,backup] [--seconds 600] [--stores FOLDER]
+    python -m benchmarks.scale [--sizes 1000,100000,1000000] [--select "heads;verify, hashes"] [--missing]
+                               [--seconds 600] [--stores FOLDER]
+    python -m benchmarks.scale --draw
 
 Makes the stores with `benchmarks.bulk_threads`, and runs every operation in a process of its own, on a copy of the
-store if it writes. Prints one table, and writes it into `docs/guides/benchmarks.md`, the figures into
-`benchmarks/scale.json` and a plot of them into `docs/guides/scale.svg`. An operation that takes more CPU than
-`--seconds` is stopped, and not tried with more threads. With `--select`, only operations with one of these texts in
-their names are measured; the figures of the others stay as they were. `--stores` keeps the stores for the next run.
+store if it writes. Prints one table. Figures for the usual numbers of threads are written, each as soon as it is known,
+into `benchmarks/scale.json`; the table of all of them into `docs/guides/benchmarks.md`, and a plot of them into
+`docs/guides/scale.svg`. With `--draw`, only these two are written, of the figures that are there.
+
+An operation that takes more CPU than `--seconds` is stopped, and not tried with more threads. With `--select`, only
+some operations are measured, and the figures of the others stay as they were: `;` stands between names, or between
+texts that are in names. With `--missing`, only what has no figure yet, so that a run that was stopped is continued.
+`--stores` keeps the stores for the next run, together with what other operations need: backups, an export, an index.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import html
 import json
+import math
+import os
 import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import holdfast
 from benchmarks.bulk_threads import fill, thread_of
@@ -44,6 +55,10 @@ class Cost(NamedTuple):
     """Seconds, of all threads of the process, without what it takes to start and to open the store."""
     peak: float | None
     """The most memory of the process, in MB."""
+
+
+Figures: TypeAlias = dict[str, dict[int, Cost]]
+"""What operations took, by the number of threads."""
 
 
 class Work(NamedTuple):
@@ -196,14 +211,24 @@ def store_for(work: Work, folder: pathlib.Path, size: int) -> pathlib.Path:
     made = folder / "threads.db" if work.on == "copy" else path
     if not made.exists():
         start = time.process_time()
-        with _open(made) as store:
+        part = folder / "part"  # what is stopped while it is made is not taken for a store
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        with _open(part / made.name) as store:
             fill(store, size)
+        for each in sorted(part.iterdir(), key=lambda each: each.suffix == ".db"):
+            each.rename(folder / each.name)
         print(f"{size:,} threads made in {time.process_time() - start:.0f} s of CPU: {made.stem}", file=sys.stderr)
     if work.on == "copy" and not work.after:
-        for each in folder.glob("copy.db*"):
-            each.unlink()
+        for each in (*folder.glob("copy.db*"), *(_result(name, folder) for name in WORK if WORK[name].on == "copy")):
+            each.unlink(missing_ok=True)
         shutil.copy(made, path)
     return path
+
+
+def _result(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """Return the file that says that the result of an operation is in a folder."""
+    return folder / f"{name}.done"
 
 
 @contextlib.contextmanager
@@ -234,41 +259,51 @@ def measured(name: str, path: pathlib.Path) -> Cost:
 def cost_of(name: str, folder: pathlib.Path, size: int, seconds: int) -> Cost:
     """Do an operation in a process of its own, with so much CPU time at most."""
     path = store_for(WORK[name], folder, size)
+    _result(name, folder).unlink(missing_ok=True)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
 
     command = [sys.executable, "-m", "benchmarks.scale", "--one", name, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
-    if done.returncode < 0:
+    if done.returncode == -signal.SIGXCPU:
         return Cost(None, None)
     if done.returncode:
-        raise RuntimeError(f"{name} failed:\n{done.stderr}")
+        raise RuntimeError(f"{name} failed with {done.returncode}:\n{done.stderr}")
+    if any(each.after == name for each in WORK.values()):
+        _result(name, folder).touch()
     return Cost(*json.loads(done.stdout))
 
 
 def measure(
-    sizes: Sequence[int], names: Sequence[str], seconds: int, stores: pathlib.Path
+    sizes: Sequence[int], names: Sequence[str], seconds: int, stores: pathlib.Path, known: Figures | None = None
 ) -> Iterator[tuple[str, int, Cost]]:
-    """Measure operations on stores of all sizes. One that was stopped is not tried with more threads, nor is what needs
-    its result."""
+    """Measure operations on stores of all sizes, but for what is known. One that was stopped is not tried with more
+    threads, nor is what needs its result."""
     stopped: set[str] = set()
     for size in sorted(sizes):
         folder = stores / str(size)
         folder.mkdir(parents=True, exist_ok=True)
-        done = ""
         for name in names:
-            work = WORK[name]
-            if {name, work.after} & stopped or (work.on == "encrypted" and size > ENCRYPTED):
+            work, before = WORK[name], (known or {}).get(name, {})
+            stopped |= {name} if any(each.cpu is None for of, each in before.items() if of <= size) else set()
+            if {name, work.after} & stopped or size in before or (work.on == "encrypted" and size > ENCRYPTED):
                 continue
-            if work.after and done != work.after and cost_of(work.after, folder, size, seconds).cpu is None:
-                continue
-            done = work.after or name
+            if work.after and not _result(work.after, folder).exists():
+                if cost_of(work.after, folder, size, seconds).cpu is None:
+                    stopped.add(work.after)
+                    continue
             cost = cost_of(name, folder, size, seconds)
             if cost.cpu is None:
                 stopped.add(name)
             print(f"{size:,}: {name}: {_text(cost)}", file=sys.stderr)
             yield name, size, cost
+
+
+def names_of(text: str) -> list[str]:
+    """Return the operations that are selected by names, or texts in names, with `;` between them."""
+    parts = [part.strip() for part in text.split(";")]
+    return [name for name in WORK if any(part == name if part in WORK else part in name for part in parts)]
 
 
 def _text(cost: Cost | None) -> str:
@@ -280,7 +315,7 @@ def _text(cost: Cost | None) -> str:
     return f"{cpu}, {cost.peak:.0f} MB"
 
 
-def table_of(found: dict[str, dict[int, Cost]]) -> str:
+def table_of(found: Figures) -> str:
     """Return the figures as a table in Markdown. The rate is that of the most threads that were measured."""
     sizes = sorted({size for costs in found.values() for size in costs})
     lines = [f"| operation | {' | '.join(f'{size:,} threads' for size in sizes)} | threads a second |"]
@@ -297,73 +332,129 @@ _GROWTH = 3
 """How many times as long an operation takes with the most threads as with the fewest, if it looks at every thread."""
 
 
-def draw(found: dict[str, dict[int, Cost]], path: pathlib.Path) -> None:
-    """Draw the figures: CPU time beside memory, a line for each operation."""
-    import matplotlib as mpl  # slow to import, and only needed here
-
-    mpl.use("svg")
-    mpl.rcParams |= {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "scale",
-    }  # text, and the same for the same figures
-    import matplotlib.pyplot as plt
-
-    figure, plots = plt.subplots(1, 2, figsize=(15, 7), layout="constrained")
-    for plot, title, field in ((plots[0], "CPU time, s", "cpu"), (plots[1], "peak memory, MB", "peak")):
-        for number, (name, costs) in enumerate(found.items()):
-            points = [(size, getattr(cost, field)) for size, cost in costs.items() if cost.cpu is not None]
-            style: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
-            plot.plot(*zip(*points, strict=True), marker=".", label=name, **style) if points else None
-        plot.set_title(title)
-        plot.set_xlabel("threads")
-        plot.set_xscale("log")
-        plot.grid(visible=True, alpha=0.3)
-    plots[0].set_yscale("log")
-    plots[1].set_ylim(bottom=0)
-    plots[1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+_ROW, _NAMES, _WIDTH, _GAP, _TOP = 16, 260, 330, 40, 58
+"""The places in the plot: the height of a row, the widths of names, of each of two parts and of margins; the top."""
+_COLOURS = ("#9ecae1", "#4292c6", "#08306b")
 
 
-def _earlier() -> dict[str, dict[int, Cost]]:
+def plot_of(found: Figures) -> str:
+    """Return the figures as a picture in SVG: a row for each operation, a dot for each number of threads, the darkest
+    for the most. CPU time is to the left, and memory to the right of it."""
+    sizes = sorted({size for costs in found.values() for size in costs})
+    colours = dict(zip(sizes, _COLOURS[-len(sizes) :], strict=True))
+    done = [cost for costs in found.values() for cost in costs.values() if cost.cpu and cost.peak]
+    seconds = [10.0**power for power in range(-3, math.ceil(math.log10(max(cost.cpu or 1 for cost in done))) + 1)]
+    peaks = range(0, int(max(cost.peak or 1 for cost in done)) + 50, 50)
+    second_part = _NAMES + _WIDTH + _GAP
+
+    def at_cpu(value: float) -> float:
+        part = math.log10(max(value, seconds[0]) / seconds[0]) / math.log10(seconds[-1] / seconds[0])
+        return round(_NAMES + _WIDTH * part, 1)
+
+    def at_peak(value: float) -> float:
+        return round(second_part + _WIDTH * value / peaks[-1], 1)
+
+    bottom = _TOP + _ROW * len(found)
+    width = second_part + _WIDTH + _GAP
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 10}" width="{width}" role="img"'
+        ' font-family="sans-serif" font-size="11">',
+        "<title>CPU time and peak memory of operations, by the number of threads</title>",
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for number, (size, colour) in enumerate(colours.items()):
+        lines.append(f'<circle cx="{14 + 82 * number}" cy="16" r="4" fill="{colour}"/>')
+        lines.append(f'<text x="{22 + 82 * number}" y="20">{size:,}</text>')
+    titles = (_NAMES, "CPU time"), (second_part, "peak memory, MB")
+    lines += [f'<text x="{x}" y="20" font-weight="bold">{title}</text>' for x, title in titles]
+    marks = [(at_cpu(value), f"{value:g} s") for value in seconds] + [(at_peak(peak), f"{peak}") for peak in peaks]
+    for x, text in marks:
+        lines.append(f'<path d="M{x} {_TOP - 12}V{bottom}" stroke="#ddd"/>')
+        lines.append(f'<text x="{x}" y="{_TOP - 18}" text-anchor="middle" fill="#555">{text}</text>')
+    for row, (name, costs) in enumerate(found.items()):
+        y = _TOP + _ROW * row
+        lines.append(f'<text x="{_NAMES - 12}" y="{y + 4}" text-anchor="end">{html.escape(name)}</text>')
+        dots = [(size, cost.cpu, cost.peak) for size, cost in costs.items() if cost.cpu and cost.peak]
+        for places in ([at_cpu(cpu) for _, cpu, _ in dots], [at_peak(peak) for *_, peak in dots]):
+            lines.append(f'<path d="M{min(places)} {y}H{max(places)}" stroke="#999"/>' if len(places) > 1 else "")
+            for (size, *_), x in zip(dots, places, strict=True):
+                lines.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colours[size]}"/>')
+    return "\n".join([*filter(None, lines), "</svg>", ""])
+
+
+def stored_figures() -> Figures:
+    """Return the figures that were measured so far."""
     if not OUTPUT.exists():
         return {}
-    stored = json.loads(OUTPUT.read_text())
+    stored = json.loads(OUTPUT.read_text(encoding="utf-8"))
     return {name: {int(size): Cost(*cost) for size, cost in costs.items()} for name, costs in stored.items()}
 
 
-def write(found: dict[str, dict[int, Cost]]) -> None:
-    """Write the figures, the table in the documents, and the plot."""
-    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")
-    draw(found, PLOT)
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+def page_of(found: Figures, page: str) -> str:
+    """Return the page of the documents with the table of these figures."""
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise RuntimeError(f"{PAGE} has no place for the table: {BEGIN}")
-    PAGE.write_text(f"{before}{begin}\n\n{table_of(found)}\n\n{end}{after}", encoding="utf-8")
+    return f"{before}{begin}\n\n{table_of(found)}\n\n{end}{after}"
+
+
+def record(name: str, size: int, cost: Cost) -> None:
+    """Add a figure to those that are stored, to which another process may add at the same time."""
+    lock = os.open(OUTPUT.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = stored_figures()
+        found.setdefault(name, {})[size] = cost
+        ordered = {each: dict(sorted(found[each].items())) for each in WORK if each in found}
+        _replace(OUTPUT, json.dumps(ordered, indent=1) + "\n")
+        write_documents()
+    finally:
+        os.close(lock)
+
+
+def write_documents() -> None:
+    """Write the table in the documents, and the plot."""
+    found = stored_figures()
+    _replace(PLOT, plot_of(found))
+    _replace(PAGE, page_of(found, PAGE.read_text(encoding="utf-8")))
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    """Write a file, all of it or nothing."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--select", default="", help="only operations with one of these texts in their names")
+    parser.add_argument("--select", default="", help="only these operations: names, or texts in names, with ; between")
+    parser.add_argument("--missing", action="store_true", help="only what has no figure yet")
     parser.add_argument("--seconds", type=int, default=600, help="the most CPU time of an operation")
     parser.add_argument("--stores", type=pathlib.Path, help="a folder for the stores, which stay there")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: only write the table and the plot")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measured(options.one[0], pathlib.Path(options.one[1]))))
         return
-    names = [name for name in WORK if any(each in name for each in options.select.split(","))]
+    if options.draw:
+        write_documents()
+        return
+    names = names_of(options.select)
     if not names:
-        parser.error(f"no such operation; there are {', '.join(WORK)}")
+        parser.error(f"no such operation; there are {'; '.join(WORK)}")
     sizes = [int(size) for size in options.sizes.split(",")]
-    found = _earlier()
+    found: Figures = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-scale-") as folder:
-        for name, size, cost in measure(sizes, names, options.seconds, options.stores or pathlib.Path(folder)):
+        known = stored_figures() if options.missing else None
+        for name, size, cost in measure(sizes, names, options.seconds, options.stores or pathlib.Path(folder), known):
             found.setdefault(name, {})[size] = cost
-            write({each: dict(sorted(found[each].items())) for each in WORK if each in found})
-    print(table_of({name: found[name] for name in names if name in found}))
+            if size in SIZES:
+                record(name, size, cost)
+    print(table_of(found))
 
 
 if __name__ == "__main__":

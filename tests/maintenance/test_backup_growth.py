@@ -1,37 +1,48 @@
-"""What backups cost does not grow with their number."""
+"""What backups cost does not grow with their number, nor that of one after no change with the number of threads."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
 import holdfast
+from benchmarks.bulk_threads import fill, thread_of
 from holdfast.maintenance.backup.line_lists import first_to_merge
+from holdfast.maintenance.backup.reused_packs import CHECKED_BYTES
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from tests.maintenance.test_backup import contents, files
 from tests.support.nightly import mostly_nightly
+from tests.support.sqlite.statements import counted_statements
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("count", mostly_nightly([40, 600], daily=[40]))
-def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = tmp_path / "repository"
-    requests = Counter[str]()
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the requests to repositories, and the bytes that they return."""
+    found = Counter[str]()
 
     def counted(method: str) -> None:
         original = getattr(RepositoryStorage, method)
 
         async def call(self: RepositoryStorage, name: str, *arguments: object) -> object:
-            requests[f"{method} {name.partition('/')[0]}"] += 1
-            return await original(self, name, *arguments)
+            answer = await original(self, name, *arguments)
+            found[f"{method} {name.partition('/')[0]}"] += 1
+            found["bytes"] += len(answer) if isinstance(answer, bytes) else 0
+            return answer
 
         monkeypatch.setattr(RepositoryStorage, method, call)
 
     for method in ("get", "list_objects", "list_page", "create"):
         counted(method)
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", mostly_nightly([40, 600], daily=[40]))
+def test_many_backups_cost_what_changed(count: int, repository: Path, requests: Counter[str]) -> None:
     with holdfast.open("memory://") as store:
         for number in range(30):
             store.thread(f"thread-{number}").put({"n": 0})
@@ -59,6 +70,45 @@ def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch:
             new.backups(repository).restore()
             assert contents(new) == contents(store)
         assert backups.verify().ok
+
+
+class _Made(NamedTuple):
+    """What a backup asked for: of the store, and of the repository."""
+
+    statements: int
+    steps: int
+    requests: int
+    read: int
+
+
+@pytest.mark.parametrize(("few", "many"), mostly_nightly([(40, 400), (1000, 20_000)], daily=[(40, 400)]))
+def test_a_backup_after_no_change_costs_the_same_with_any_number_of_threads(
+    few: int, many: int, tmp_path: Path, requests: Counter[str]
+) -> None:
+    found: dict[int, list[_Made]] = {}
+    for threads in (few, many):
+        path = tmp_path / f"{threads}.db"
+        with holdfast.open(path) as store:
+            fill(store, threads)
+        found[threads] = []
+        for changes in (0, 0, 0, 1, 0):  # the first has everything
+            with counted_statements() as statements, holdfast.open(path) as store:
+                if changes:
+                    store.thread(thread_of(7)).put({"n": 1})
+                statements.reset()
+                requests.clear()
+                made = store.backups(tmp_path / f"repository {threads}").create()
+                assert made.lines == threads
+                read = requests.pop("bytes")
+                found[threads].append(_Made(statements.count, statements.steps, requests.total(), read))
+    first, *later = found[many]
+    assert first.steps > 50 * many, "what is counted grows with what is read"
+    for few_threads, many_threads in zip(found[few][1:], later, strict=True):
+        assert many_threads.statements <= few_threads.statements + 4
+        # The feed keeps 4,096 changes, and looks for the oldest of them whenever something is written.
+        assert many_threads.steps <= few_threads.steps + 2 * min(many, 4096) + 200
+        assert many_threads.requests <= few_threads.requests + 4
+        assert many_threads.read <= few_threads.read + CHECKED_BYTES
 
 
 def test_layers_are_few_and_rarely_written_again() -> None:
