@@ -228,6 +228,42 @@ def _one(*names: str) -> Any:
 
 _WHO = ActionField("who", "Who", "", hint="user:alice")
 
+
+def _members_form(
+    title: str, operation: str, button: str, verb: str, hints: tuple[str, str] = ("", "")
+) -> OperationForm:
+    """Return the form that adds members to a group, or removes them."""
+    return OperationForm(
+        title,
+        f"access.{operation}",
+        button,
+        "/access/roles",
+        [ActionField("group", "Group", "", hint=hints[0]), ActionField("members", "Who", "", hint=hints[1])],
+        "group members",
+        lambda given: ([given["group"], *_several(given["members"])], {}),
+        lambda given: [f"{given['members'] or '…'} {verb} what the group {given['group'] or '…'} has."],
+        lambda given: [
+            *("grant", operation, given["group"] or "GROUP"),
+            *(given["members"] or "WHO").replace(",", " ").split(),
+        ],
+    )
+
+
+def _role_form(title: str, operation: str, who: str, verb: str, hints: tuple[str, str] = ("", "")) -> OperationForm:
+    """Return the form that assigns a role, or takes it away."""
+    return OperationForm(
+        title,
+        f"access.{operation}",
+        title.replace(" a role", ""),
+        "/access/roles",
+        [ActionField("role", "Role", "", hint=hints[0]), ActionField("to", who, "", hint=hints[1])],
+        "role to",
+        _one("role", "to"),
+        lambda given: [f"{given['to'] or '…'} {verb} the rights of the role {given['role'] or '…'}."],
+        lambda given: ["grant", operation, given["role"] or "ROLE", given["to"] or "WHO"],
+    )
+
+
 FORMS: Mapping[str, OperationForm] = {
     "grant": OperationForm(
         "Give access",
@@ -342,41 +378,8 @@ FORMS: Mapping[str, OperationForm] = {
         lambda given: ["grant", "cut-off", given["who"] or "WHO"],
         confirm="who",
     ),
-    "join": OperationForm(
-        "Add to a group",
-        "access.join",
-        "Add",
-        "/access/roles",
-        [
-            ActionField("group", "Group", "", hint="editors"),
-            ActionField("members", "Who", "", hint="user:alice, agent:writer"),
-        ],
-        "group members",
-        lambda given: ([given["group"], *_several(given["members"])], {}),
-        lambda given: [f"{given['members'] or '…'} has what the group {given['group'] or '…'} has."],
-        lambda given: [
-            "grant",
-            "join",
-            given["group"] or "GROUP",
-            *(given["members"] or "WHO").replace(",", " ").split(),
-        ],
-    ),
-    "leave": OperationForm(
-        "Remove from a group",
-        "access.leave",
-        "Remove",
-        "/access/roles",
-        [ActionField("group", "Group", ""), ActionField("members", "Who", "")],
-        "group members",
-        lambda given: ([given["group"], *_several(given["members"])], {}),
-        lambda given: [f"{given['members'] or '…'} loses what the group {given['group'] or '…'} has."],
-        lambda given: [
-            "grant",
-            "leave",
-            given["group"] or "GROUP",
-            *(given["members"] or "WHO").replace(",", " ").split(),
-        ],
-    ),
+    "join": _members_form("Add to a group", "join", "Add", "has", hints=("editors", "user:alice, agent:writer")),
+    "leave": _members_form("Remove from a group", "leave", "Remove", "loses"),
     "define-role": OperationForm(
         "Define a role",
         "access.define_role",
@@ -406,31 +409,8 @@ FORMS: Mapping[str, OperationForm] = {
         lambda given: ["grant", "drop", given["role"] or "ROLE"],
         confirm="role",
     ),
-    "assign": OperationForm(
-        "Assign a role",
-        "access.assign",
-        "Assign",
-        "/access/roles",
-        [
-            ActionField("role", "Role", "", hint="auditor"),
-            ActionField("to", "To", "", hint="user:bob or group:editors"),
-        ],
-        "role to",
-        _one("role", "to"),
-        lambda given: [f"{given['to'] or '…'} has the rights of the role {given['role'] or '…'}."],
-        lambda given: ["grant", "assign", given["role"] or "ROLE", given["to"] or "WHO"],
-    ),
-    "unassign": OperationForm(
-        "Take a role away",
-        "access.unassign",
-        "Take away",
-        "/access/roles",
-        [ActionField("role", "Role", ""), ActionField("to", "From", "")],
-        "role to",
-        _one("role", "to"),
-        lambda given: [f"{given['to'] or '…'} loses the rights of the role {given['role'] or '…'}."],
-        lambda given: ["grant", "unassign", given["role"] or "ROLE", given["to"] or "WHO"],
-    ),
+    "assign": _role_form("Assign a role", "assign", "To", "has", hints=("auditor", "user:bob or group:editors")),
+    "unassign": _role_form("Take a role away", "unassign", "From", "loses"),
     "erase": OperationForm(
         "Erase a person",
         "erasure.erase",
