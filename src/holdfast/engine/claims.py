@@ -8,6 +8,7 @@ stopped and presumed dead stores nothing when it is woken: its batches name a to
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Query, Row
 from holdfast.backends.runtime.drivers import complete
@@ -27,6 +28,17 @@ _LONGEST_NS = 24 * 3600 * 10**9
 """A claim that is said to be valid for longer was made by a clock that is wrong."""
 
 
+class Attempt(Protocol):
+    """What a worker does under a claim, as the code that it runs sees it."""
+
+    def go_on(self) -> None:
+        """Hand the run over before its next step, if the worker stops: raises what ends the attempt."""
+
+    def wait(self, line: Line, until: int | None, unless: Sequence[Change]) -> None:
+        """Hand the run over while what has this line waits until a time, or for an event: raises what ends the attempt.
+        Not if these conditions of what it waits for do not hold any more. Returns where it has to wait itself."""
+
+
 class Claim:
     """An exclusive right to run a thread. Its condition is part of every batch that the run stores."""
 
@@ -37,6 +49,8 @@ class Claim:
         self.row = Row(claim_key(line), (new_token(), context.clock()))
         self.also: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
         """Further conditions of what the run stores."""
+        self.attempt: Attempt | None = None
+        """What a worker does under it, if that can be handed over in the middle."""
         self.is_lost = False
         """Whether it is known that another has the thread."""
 

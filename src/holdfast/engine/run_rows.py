@@ -16,8 +16,8 @@ LIMIT = "run-limit"
 """The rows of limits for runs of a graph."""
 
 DUE, BUSY, WAITS, BY_TIME, BY_KEY = "due", "busy", "waits", "run", "run-key"
-"""The rows that lead to a run: by when it is due; while a worker has it; while it waits for an answer; for lists; by
-its idempotency key."""
+"""The rows that lead to a run: by when it is due, also of an agent that waits until then; while a worker has it; while
+it waits for an answer; for lists; by its idempotency key."""
 
 
 def run_place(tenant: str, kind: str, name: str) -> Key:

@@ -8,9 +8,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.runs.api import RunEvent, RunOperations, RunStream
+from holdfast.agents.storage.agent_line import AgentLine, agent_id
 from holdfast.backends.runtime.drivers import AsyncApi, Operation, SyncApi, declare
+from holdfast.engine.guard import Authority, acting
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
-from holdfast.errors import NotFoundError
+from holdfast.errors import DeniedError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.thread_access import thread_access
 from holdfast.time_parser import Duration, parse_seconds
@@ -27,13 +30,36 @@ class _IdentityAccess:
         self.actor = handle.guard.actor
 
     def submitting(self, line: Line) -> AbstractAsyncContextManager[None]:
-        """Require the right to write a thread, or to create it."""
-        return thread_access(self._handle, line, ("write",), creates=True)
+        """Require the right to write an agent, or a thread, which may be created."""
+        return _access(self._handle, line, "write", creates=True)
 
     async def visible(self, lines: Any) -> set[Line]:
-        """Return the threads of some that may be read. `DeniedError` if the identity is frozen."""
-        await self._handle.guard.require_active("runs")
-        return await self._handle.guard.visible_threads(lines)
+        """Return the threads and agents of some that may be read. `DeniedError` if the identity is frozen."""
+        guard = self._handle.guard
+        await guard.require_active("runs")
+        agents = {Scope.of(agent=id): line for line in lines if (id := agent_id(line)) is not None}
+        threads = await guard.visible_threads([line for line in lines if line not in agents.values()])
+        return {*threads, *(agents[scope] for scope in await guard.visible(list(agents)))}
+
+
+@asynccontextmanager
+async def _access(handle: StoreHandle, line: Line, right: Right, *, creates: bool = False) -> AsyncIterator[None]:
+    """Require a right to a thread or an agent, and act under it."""
+    id = agent_id(line)
+    if id is None:
+        async with thread_access(handle, line, (right,), creates=creates):
+            yield
+        return
+    if not creates:
+        await handle.guard.require_active("runs")
+    try:
+        permit = await AgentLine(handle, id).allow("write" if right == "write" else "read")
+    except DeniedError:
+        if creates:
+            raise
+        raise NotFoundError("there is no such agent", where=f"agent {id!r}") from None
+    with acting(Authority(handle.guard.actor, permit.guards)):
+        yield
 
 
 def _guarded(inherited: Operation[..., Any]) -> Any:
@@ -97,7 +123,7 @@ class IdentityRunOperations:
         """Require a right to the thread of a run. `NotFoundError` without it, as if there were no such run."""
         stored = await self._runs._table.get(id)
         try:
-            async with thread_access(self._handle, stored.line(self._handle.tenant), (right,)):
+            async with _access(self._handle, stored.line(self._handle.tenant), right):
                 yield
         except NotFoundError:
             pass

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.interfaces.cli.runs import find_target
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -26,6 +27,14 @@ def add(one, other=1):
     if other < 0:
         raise ValueError("too small")
     return double(one) + double(other)
+"""
+
+AGENT = """
+from holdfast.agents import PersistentAgent
+
+class Desk(PersistentAgent, name="cli-runs-desk"):
+    def run(self, order):
+        return order
 """
 
 
@@ -111,3 +120,15 @@ def test_a_limit_of_all_workers_is_set_shown_and_removed(hf: Hf, code: str) -> N
     assert "Runs of add have no limit." in hf("runs", "limit", "--graph", "add", "--remove").err
     assert "done" in hf("work", code, "--once").out
     assert hf("runs", "limit").code == hf("runs", "limit", "3", "--remove").code == 2
+
+
+def test_an_agent_is_submitted_and_done(hf: Hf, url: str, tmp_path: Path) -> None:
+    path = tmp_path / "cli_runs_agent.py"
+    path.write_text(AGENT)
+    with holdfast.open(url) as store:
+        store.agents.create(find_target(f"{path}:Desk"), "desk-1")
+    id = hf("runs", "submit", "--agent", "desk-1", "--input", '["o"]').out.strip()
+    worked = hf("work", f"{path}:Desk", "--once")
+    assert "cli-runs-desk on desk-1: done" in worked.out
+    assert hf("runs", "list", "--agent", "desk-1", "--json").records[0]["id"] == id
+    assert hf("runs", "submit").code == 2

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from holdfast._lazy import load
 from holdfast.agents.api.conversation import AsyncConversation, Conversation
 from holdfast.agents.api.tools import AsyncTools, Tools
 from holdfast.agents.api.workflow import Workflow
@@ -33,6 +34,7 @@ from holdfast.agents.storage.record import Status, error_text
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import resolve_receiver, transfer
 from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, arun, declare, operation, run
+from holdfast.engine.guard import current_authority
 from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
@@ -177,27 +179,30 @@ class AgentOperations(OnceOperations):
     async def start(self) -> None:
         """Start the agent, from its newest saved state if there is one. What is half-done is resolved first: see
         `recoveries`."""
-        await start(self.persister, self._restore_other)
+        await self._begin(start)
 
     @operation(changes=True)
     async def pause(self) -> None:
         """Pause the agent, and save it."""
         await self.persister.lifecycle.pause()
+        await self._end()
 
     @operation(changes=True)
     async def resume(self) -> None:
         """Resume the agent where it was paused; also in another process."""
-        await resume(self.persister, self._restore_other)
+        await self._begin(resume)
 
     @operation(changes=True)
     async def stop(self) -> None:
         """Stop the agent, and save it."""
         await self.persister.lifecycle.stop()
+        await self._end()
 
     @operation(changes=True)
     async def fail(self, error: BaseException | str) -> None:
         """Record that the agent failed."""
         await self.persister.lifecycle.fail(error)
+        await self._end(error)
 
     @operation(changes=True)
     async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
@@ -300,16 +305,32 @@ class AgentOperations(OnceOperations):
         await line.allow("read")
         newest = await line.latest_step()
         is_paused = newest is not None and read_summary(newest).get("status") == "paused"
-        await (resume if is_paused else start)(self.persister, self._restore_other)
+        await self._begin(resume if is_paused else start)
+
+    async def _begin(self, action: Callable[[AgentPersister, RestoreAgent], Awaitable[None]]) -> None:
+        """Start or resume the agent: as a run that workers take over, if it recovers, and is in none."""
+        persister = self.persister
+        begin = partial(action, persister, self._restore_other)
+        if not persister.options.recover or persister.claim is not None or current_authority().claim is not None:
+            await begin()
+        else:
+            await load("holdfast.agents.runs.live_agents", "begin_live")(persister, begin)
+
+    async def _end(self, error: BaseException | str = "") -> None:
+        """End the run of an agent that recovers."""
+        if self.persister.live_run is not None:
+            await self.persister.live_run.end(error if isinstance(error, str) else error_text(error))
 
     async def _exit_context(self, error: BaseException | None) -> None:
         lifecycle = self.persister.lifecycle
         if error is None:
             if self.persister.data.status == "running":
                 await lifecycle.stop()
+            await self._end()
             return
         try:
             await lifecycle.fail(error)
+            await self._end(error)
         except Exception as other:  # noqa: BLE001 - it becomes a note of the error of the block, which matters more
             error.add_note(f"That {lifecycle.where} failed could not be recorded: {error_text(other)}")
 

@@ -83,6 +83,7 @@ class Policies(TypedDict, total=False):
     autosave: Autosave | None
     record: bool
     strict: bool
+    recover: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class AgentOptions:
     strict: bool = False
     """Whether a new durable step is refused while there are recorded ones that a resumed agent has not come to."""
 
+    recover: bool = False
+    """Whether a worker goes on with the agent if the process dies that runs it: it calls the method `run`."""
+
     def with_policies(self, policies: Mapping[str, Any]) -> AgentOptions:
         """Return a copy with other values for some options. Raises `InvalidError` for an unknown name or value."""
         unknown = policies.keys() - {each.name for each in fields(self)}
@@ -120,6 +124,7 @@ class AgentOptions:
             raise InvalidError(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
         if policies.get("record", False) not in (True, False, *MODES):
             raise InvalidError(f"record is True, False or one of {', '.join(MODES)}, not {policies['record']!r}"[:200])
-        if type(policies.get("strict", False)) is not bool:
-            raise InvalidError(f"strict is True or False, not {policies['strict']!r}"[:200])
+        for name in ("strict", "recover"):
+            if type(given := policies.get(name, False)) is not bool:
+                raise InvalidError(f"{name} is True or False, not {given!r}"[:200])
         return replace(self, **policies) if policies else self

@@ -31,6 +31,8 @@ from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_st
 from holdfast.agents.runs.table import GIVEN, MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
 from holdfast.agents.runs.waits import is_paused, settle
 from holdfast.agents.runs.wake import ring
+from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.agents.storage.listing import read_summary
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, declare, operation, run
 from holdfast.engine import validation
 from holdfast.engine.guard import filter_visible
@@ -89,25 +91,28 @@ class RunOperations:
         thread: str | None,
         input: Any = None,  # noqa: A002 - what it is called everywhere
         *,
-        graph: str | Workflow[..., Any],
+        graph: str | Workflow[..., Any] | None = None,
+        agent: str | None = None,
         idempotency_key: str | None = None,
         on_busy: OnBusy = "queue",
         attempts: int = MAX_ATTEMPTS,
         when: Time | Duration | None = None,
     ) -> Run:
-        """Have a worker run a graph on a thread, or a workflow, by its name. Returns at once: the run is stored.
+        """Have a worker run a graph on a thread, or a workflow, by its name; or the `agent` with an id, whose method
+        `run` it calls. Returns at once: the run is stored.
 
-        `input` is what the graph is invoked with; of a workflow the list of its arguments, or a dict of them by name.
-        Without a thread, the run has one of its own. If the thread has a run that is not over, this one waits for its
-        turn; with `on_busy="refuse"` it is a `ConflictError`, code `under-way`, and with `"replace"` others are
-        cancelled. With the `idempotency_key` of an earlier run, that is returned. A run is attempted up to `attempts`
-        times if it fails; it is begun at once, or `when` the time has come, such as `"2h"` from now.
+        `input` is what the graph is invoked with; of a workflow or an agent the list of the arguments, or a dict of
+        them by name. Without a thread, the run of a workflow has one of its own. If the thread has a run that is not
+        over, this one waits for its turn; with `on_busy="refuse"` it is a `ConflictError`, code `under-way`, and with
+        `"replace"` others are cancelled. With the `idempotency_key` of an earlier run, that is returned. A run is
+        attempted up to `attempts` times if it fails; it is begun at once, or `when` the time has come, such as `"2h"`
+        from now.
         """
         if on_busy not in ON_BUSY:
             raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
         now = self._handle.now()
         id = new_id(now)
-        line = self._handle.thread_line(f"run-{id}" if thread is None else thread)
+        line = self._line(f"run-{id}" if thread is None else thread) if agent is None else self._agent(agent, thread)
         packed = NO_VALUE if input is None else self._handle.codec.pack(input)
         if packed and self._handle.engine.protection is not None:
             await self._handle.engine.protection.refuse(line, packed, "input")
@@ -117,9 +122,7 @@ class RunOperations:
         key = (
             f"{actor}\0{idempotency_key}" if actor and idempotency_key is not None else idempotency_key
         )  # its own ones
-        name = check_name(graph.name if isinstance(graph, Workflow) else graph, "name of a graph")
-        if not name:
-            raise InvalidError("the name of a graph must not be empty", hint="Compile it with a name, or give it one")
+        name = self._name_of(graph, agent)
         stored = StoredRun(
             id,
             line.name,
@@ -133,11 +136,38 @@ class RunOperations:
             submitter=actor,
         )
         async with nullcontext() if self._access is None else self._access.submitting(line):
+            if agent is not None:
+                stored = msgspec.structs.replace(stored, graph=await self._class_of(agent, name))
             if on_busy == "refuse":
                 for first in (await self._table.queue(line)).ids[:1]:
                     await settle(self._table, first, holds_up=True)
-            found = await self._table.submit(stored, key, on_busy, has_thread=thread is not None)
+            has_thread = thread is not None or agent is not None
+            found = await self._table.submit(stored, key, on_busy, has_thread=has_thread)
             return self._describe(found)
+
+    def _line(self, thread: str) -> Line:
+        return self._handle.thread_line(thread)
+
+    def _agent(self, agent: str, thread: str | None = None) -> Line:
+        if thread is not None:
+            raise InvalidError("a run is on a thread or of an agent, and not both", where=f"agent {agent!r}"[:200])
+        return AgentLine(self._handle, agent).line
+
+    def _name_of(self, graph: str | Workflow[..., Any] | None, agent: str | None) -> str:
+        if graph is None and agent is not None:
+            return ""  # that of its class
+        name = check_name(graph.name if isinstance(graph, Workflow) else graph, "name of a graph")
+        if not name:
+            raise InvalidError("the name of a graph must not be empty", hint="Compile it with a name, or give it one")
+        return name
+
+    async def _class_of(self, agent: str, name: str) -> str:
+        """Return the name of the class of an agent. `InvalidError` if the caller says another one."""
+        line = AgentLine(self._handle, agent)
+        found = str(read_summary(await line.require_step()).get("class", ""))
+        if name not in ("", found):
+            raise InvalidError(f"the agent's class is {found!r}, and not {name!r}"[:200], where=line.where)
+        return found
 
     @operation
     async def get(self, id: str) -> Run:
@@ -150,22 +180,25 @@ class RunOperations:
         *,
         state: str | None = None,
         thread: str | None = None,
+        agent: str | None = None,
         graph: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """List runs, the latest first: those in a state, of a thread, or of a graph. The id of a run is a cursor."""
+        """List runs, the latest first: those in a state, of a thread, of an agent, or of a graph. The id of a run is a
+        cursor."""
         wanted = None if state is None else parse_state(state)
         count, before = validation.require_count(limit, "limit"), validation.cursor_text(cursor)
         if before.strip("0123456789abcdef"):
             raise validation.cursor_error(cursor)
         found: list[StoredRun] = []
+        name = thread if agent is None else self._agent(agent, thread).name
         while len(found) <= count:
             places = await self._table.page(max(count + 1, _STEPS), before)
             if not places:
                 break
             before = places[-1][1]
-            names = [each for each in places if thread is None or each[0] == thread]
+            names = [each for each in places if name is None or each[0] == name]
             visible = None if self._access is None else self._access.visible
             names = await filter_visible(visible, names, lambda each: Line(self._table.tenant, each[0]))
             found += [
@@ -178,7 +211,7 @@ class RunOperations:
             count,
             lambda each: each.id,
             lambda cursor: RunOperations.list(
-                self, state=state, thread=thread, graph=graph, limit=count, cursor=cursor
+                self, state=state, thread=thread, agent=agent, graph=graph, limit=count, cursor=cursor
             ),
         )
 
@@ -215,6 +248,8 @@ class RunOperations:
         is none: without a value, the graph goes on. `ConflictError` if the run does not wait.
         """
         stored = await settle(self._table, id)
+        if stored.agent:
+            raise stored.conflict(f"An agent is sent a signal: store.agents.signal({stored.agent!r}, …)")
         if stored.state == WAITING and value is None and question is None and await is_paused(self._table, stored):
             return self._describe(await self._table.requeue(id, (WAITING,), "It went on meanwhile", base=GIVEN))
         await store_answer(self._handle, stored.line(self._handle.tenant), value, question, run=id)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast._fields import Hidden, Label
+from holdfast.agents.storage.agent_line import agent_id
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
 from holdfast.backends.tables import JOBS, REFS, Key
 from holdfast.codec import Codec, msgpack
@@ -52,19 +53,25 @@ ENDED: tuple[RunState, ...] = (DONE, FAILED, CANCELLED)
 NO_VALUE = b""
 """Stands for a value that was not given: no packed value is empty."""
 
+NEVER = 4_102_444_800 * 10**9
+"""When a run is due that waits for a signal, however long that takes."""
+
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run: work on a thread that was submitted.
+    """A run: work on a thread, or of an agent, that was submitted.
 
-    The state is `queued`, `running`, `waiting` for an answer, `done`, `failed` or `cancelled`. How often a worker began
-    it are the `attempts`, and those that ended with an error in a row are the `failures`.
+    The state is `queued`, `running`, `waiting` for an answer or a signal, `done`, `failed` or `cancelled`. How often a
+    worker began it are the `attempts`, and those that ended with an error in a row are the `failures`.
     """
 
     id: Annotated[str, Label("run")]
     thread: str
+    """Its thread; empty for a run of an agent."""
     graph: str
-    """What does it: the name of a graph, a workflow or an agent, as workers know it."""
+    """What does it: the name of a graph, a workflow or a class of agents, as workers know it."""
     state: RunState
+    agent: Hidden[str] = ""
+    """The id of its agent, if it is one of an agent."""
     attempts: int = 0
     failures: Hidden[int] = 0
     worker: Hidden[str] = ""
@@ -78,7 +85,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """When it was first begun."""
     ended: datetime | None = None
     due: Hidden[datetime | None] = None
-    """From when on a worker may begin it, of one that is queued."""
+    """From when on a worker may begin it, of one that is queued, or that waits until then at most."""
     error: str = ""
     error_code: Hidden[str] = ""
     input: Hidden[Any] = None
@@ -148,6 +155,16 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         """Return the line of its thread."""
         return Line(tenant, self.thread)
 
+    @property
+    def agent(self) -> str:
+        """The id of its agent; empty for a run on a thread."""
+        return agent_id(Line("", self.thread)) or ""
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether a worker begins it when its time has come."""
+        return self.state == QUEUED or (self.state == WAITING and bool(self.agent))
+
     def row(self, tenant: str) -> Row:
         """Return the row of its record."""
         body = wrap(msgspec.msgpack.encode(self), codec=BodyKind.RAW)
@@ -182,7 +199,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         return Row(self._place(tenant), columns, wrap(content, codec=BodyKind.RAW))
 
     def _place(self, tenant: str) -> Key:
-        if self.state == QUEUED:
+        if self._is_due:
             return run_place(tenant, DUE, due_name(self.graph, self.due, self.id))
         return run_place(tenant, BUSY if self.state == RUNNING else WAITS, self.id)
 
@@ -208,7 +225,8 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         """Return the public description."""
         return Run(
             id=self.id,
-            thread=self.thread,
+            thread="" if (agent := self.agent) else self.thread,
+            agent=agent,
             graph=self.graph,
             state=self.state,
             attempts=self.attempts,
@@ -219,7 +237,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
             created=to_datetime(self.created),
             started=_time(self.started),
             ended=_time(self.ended),
-            due=_time(self.due) if self.state == QUEUED else None,
+            due=_time(self.due) if self._is_due and self.due < NEVER else None,
             error=self.error,
             error_code=self.error_code,
             input=codec.unpack(self.input) if self.input else None,
@@ -332,10 +350,10 @@ class ThreadQueue:
         """Return the changes that replace it, unless it was changed meanwhile."""
         key = self.key(self._line)
         text = " ".join(f"{id}@{self._later[id]:x}" if id in self._later else id for id in ids)
-        if self._row is not None and self._row.columns[0] == text:
-            return [Expect(REFS, key, self._row.columns)]
-        count = 1 if self._row is None else int(self._row.columns[1]) + 1
         expected = Expect(REFS, key, None if self._row is None else self._row.columns)
+        if text == ("" if self._row is None else self._row.columns[0]):
+            return [expected]
+        count = 1 if self._row is None else int(self._row.columns[1]) + 1
         return [expected, Put(REFS, Row(key, (text, count))) if text else Delete(REFS, key)]
 
 

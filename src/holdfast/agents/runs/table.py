@@ -16,6 +16,7 @@ from holdfast.agents.runs.record import (
     CANCELLED,
     ENDED,
     FAILED,
+    NEVER,
     NO_VALUE,
     QUEUED,
     RUNNING,
@@ -86,6 +87,15 @@ class HandOver(BaseException):
     """The run is to be handed over before its next step. Not an `Exception`, so that no error handling catches it."""
 
 
+class Parked(HandOver):
+    """The run is to be handed over while its agent waits."""
+
+    def __init__(self, due: int, unless: Sequence[Change]) -> None:
+        super().__init__()
+        self.fields: dict[str, Any] = {"state": WAITING, "due": due, "unless": unless}
+        """The fields of the run then, if nothing has come meanwhile."""
+
+
 class HeldRun:
     """A run that this process has the claim of."""
 
@@ -107,6 +117,16 @@ class HeldRun:
     def line(self) -> Line:
         """The line of its thread."""
         return self.claim.line
+
+    def go_on(self) -> None:
+        """Raise what hands the run over, if its worker stops."""
+        if self.must_stop():
+            raise self.hand_over
+
+    def wait(self, line: Line, until: int | None, unless: Sequence[Change]) -> None:
+        """Raise what hands the run over while its agent waits; not if it is another agent that does."""
+        if line == self.line:
+            raise Parked(NEVER if until is None else until, unless)
 
 
 class Look(NamedTuple):
@@ -337,7 +357,7 @@ class RunTable:
                 await self.context.backend.apply([Delete(JOBS, found.key(self.tenant))])
                 return None
             run, before = StoredRun.of(rows[0]), claims.get(line)
-            if run.state != (RUNNING if is_recovery else QUEUED) or run.due != found.due:
+            if run.state not in ((RUNNING,) if is_recovery else (QUEUED, WAITING)) or run.due != found.due:
                 return None
             if before is not None and before.is_held(self.context):
                 return None  # another worker was first; or it is of a program that has the thread without a run
@@ -378,7 +398,7 @@ class RunTable:
             if failed >= len(changes):
                 return None  # otherwise another run was begun that counts
 
-    async def take(self, line: Line, graph: str, life: float, failed: str = "") -> HeldRun:
+    async def take(self, line: Line, graph: str, life: float, failed: str = "", *, is_graph: bool = True) -> HeldRun:
         """Begin a run that a program does itself; or go on with the one whose turn it is, if that waits for an answer,
         or its process died, or with one that `failed`. `ConflictError` if another process has the thread."""
         attempts = Attempts("beginning a run", line, self.context.metrics)
@@ -390,8 +410,10 @@ class RunTable:
                 raise claim.busy()
             id = queue.ids[0] if queue.ids else failed
             first = (await self.of_threads([(line.name, id)]))[0] if id else None
+            if first is not None and not is_graph and not first.is_own:
+                raise claim.busy()  # an agent does one thing at a time
             changes = claim.put_over(None if before is None else before.row)
-            worker, head = _this_process(), await self.head(line)
+            worker, head = _this_process(), await self.head(line) if is_graph else "0"
             if first is not None and first.state in (WAITING, RUNNING, FAILED):
                 if first.graph != graph:
                     raise ConflictError(
@@ -411,7 +433,7 @@ class RunTable:
                 id, mark = new_id(now), Mark("begun", now, head)
                 new = StoredRun(id, line.name, graph, RUNNING, now, now, NO_VALUE, MAX_ATTEMPTS)
                 fields = {"attempts": 1, "worker": worker, "started": now, "base": head, "marks": (mark,)}
-                new = msgspec.structs.replace(new, is_graph=True, is_own=True, **fields)
+                new = msgspec.structs.replace(new, is_graph=is_graph, is_own=True, **fields)
                 changes += [Create(REFS, new.row(self.tenant)), Create(JOBS, new.list_row(self.tenant))]
                 changes += [Create(JOBS, new.place_row(self.tenant, claim.token))]
                 changes += queue.replaced_by([id, *queue.ids])
@@ -439,9 +461,11 @@ class RunTable:
         last = run.marks[-1].place
         return last == run.base or any(each.kind in OF_GRAPHS for each in await self.checkpoints(line, last))
 
-    async def finish(self, held: HeldRun, state: RunState, *, removes: bool = False, **fields: Any) -> StoredRun:
-        """Record what became of a run, and release its claim; or remove its record. `ClaimLostError` if the claim is
-        lost."""
+    async def finish(
+        self, held: HeldRun, state: RunState, *, removes: bool = False, unless: Sequence[Change] = (), **fields: Any
+    ) -> StoredRun:
+        """Record what became of a run, and release its claim; or remove its record. One that waits is queued at once if
+        these conditions of what it waits for do not hold any more. `ClaimLostError` if the claim is lost."""
         protection = self.handle.engine.protection
         if protection is not None and fields.get("error"):
             fields["error"] = protection.redact_text(fields["error"])
@@ -455,21 +479,25 @@ class RunTable:
             mark = Mark(state, self.context.clock(), await self._place(held.stored))
             return msgspec.structs.replace(new, marks=(*new.marks, mark))
 
+        new = await until_answered(end, held.claim.life)
+
         async def store() -> bool:
-            if await self._replace(held, new, [held.claim.condition()], removes=removes):
+            nonlocal new, unless
+            if await self._replace(held, new, [held.claim.condition(), *unless], removes=removes):
                 return True
             (stored,) = await self.of_threads([(held.line.name, new.id)])
             if stored == new or (removes and stored is None):
                 return True  # the answer to an earlier attempt was lost
             await held.claim.require_valid()
+            if unless:
+                new, unless = held.stored.changed(state=QUEUED, due=self.context.clock()), ()
             return False
 
-        new = await until_answered(end, held.claim.life)
         attempts = Attempts("ending a run", held.line, self.context.metrics)
         await attempts.begin()
         while not await until_answered(store, held.claim.life):
             await attempts.begin()
-        self.context.metrics.count("runs_total", new.graph, "retried" if state == QUEUED else state)
+        self.context.metrics.count("runs_total", new.graph, "retried" if new.state == QUEUED else new.state)
         return new
 
     async def _replace(

@@ -1,21 +1,23 @@
-"""What workers run: graphs of LangGraph and workflows, each by its name."""
+"""What workers run: graphs of LangGraph, workflows and classes of agents, each by its name."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 from holdfast._lazy import load
+from holdfast.agents.definition.spec import Spec, registry
 from holdfast.agents.runs.record import DONE, NO_VALUE, QUEUED, WAITING, RunState
 from holdfast.agents.runs.steps import Workflow, protected
 from holdfast.agents.runs.table import HandOver, HeldRun, RunTable
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.namespaces import split_name
 from holdfast.engine.subject_names import subject_of_name
-from holdfast.errors import InvalidError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.thread_status import read_status
 from holdfast.security.handle import HasHandle
 
@@ -127,12 +129,12 @@ class WorkflowTarget:
                 where=f"workflow {self.name}",
                 hint="Write it with `def`, or use the worker of an AsyncStore",
             )
-        args, kwargs = self._arguments(table, held)
+        args, kwargs = _arguments(table, held)
         return run(self._outcome(table, held, self._function(*args, **kwargs)))
 
     async def acall(self, table: RunTable, held: HeldRun) -> Outcome:
         """Run it likewise, awaited."""
-        args, kwargs = self._arguments(table, held)
+        args, kwargs = _arguments(table, held)
         if inspect.iscoroutinefunction(self._function):
             result = await self._function(*args, **kwargs)
         else:
@@ -142,14 +144,104 @@ class WorkflowTarget:
     async def _outcome(self, table: RunTable, held: HeldRun, result: Any) -> Outcome:
         return Outcome(DONE, await protected(table, held.line, table.handle.codec.pack(result), "result"))
 
-    def _arguments(self, table: RunTable, held: HeldRun) -> tuple[list[Any], dict[str, Any]]:
-        given = table.handle.codec.unpack(held.stored.input) if held.stored.input else None
-        if isinstance(given, Mapping):
-            return [], dict(given)
-        return list(given or ()), {}
+
+class AgentTarget:
+    """A class of agents. Its method `run` does the work of one of them, which is started before and stopped after."""
+
+    def __init__(self, spec: Spec, store: HasHandle) -> None:
+        self.name = spec.name
+        self._spec = spec
+        self._store = store
+        if "run" not in spec.functions and not callable(getattr(spec.factory, "run", None)):
+            raise InvalidError(
+                "a worker calls the method `run` of an agent, and the class has none",
+                where=f"class {spec.name}",
+                hint="Define it: def run(self, …). It gets the input of the run",
+            )
+
+    def call(self, table: RunTable, held: HeldRun) -> Outcome:
+        """Run the agent to the end of its work, or until it waits."""
+        agent = run(self._begin(held))
+        try:
+            args, kwargs = _arguments(table, held)
+            result = agent.persister.find_method("run")(*args, **kwargs)
+        except BaseException as error:
+            run(self._leave(held, agent, error))
+            raise
+        return run(self._end(table, held, agent, result))
+
+    async def acall(self, table: RunTable, held: HeldRun) -> Outcome:
+        """Run it likewise, awaited."""
+        agent = await arun(self._begin(held))
+        try:
+            args, kwargs = _arguments(table, held)
+            result = agent.persister.find_method("run")(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+        except BaseException as error:
+            await arun(self._leave(held, agent, error))
+            raise
+        return await arun(self._end(table, held, agent, result))
+
+    async def _begin(self, held: HeldRun) -> Any:
+        """Return the agent, started, or resumed if it was paused. All that it saves is on the run's condition."""
+        kind = self._spec.factory if isinstance(self._spec.factory, type) else None
+        restore = load("holdfast.agents.api.agent", "restore_agent")
+        agent = await restore(self._store, held.stored.agent, {}, kind)
+        held.claim.attempt, agent.persister.claim = held, held.claim
+        try:
+            await agent._enter_context()
+        except BaseException:
+            _retire(agent)
+            raise
+        return agent
+
+    async def _leave(self, held: HeldRun, agent: Any, error: BaseException) -> None:
+        """Pause the agent, if the run is handed over, or record that it failed."""
+        try:
+            if isinstance(error, HandOver):
+                if agent.status == "running":
+                    await agent.persister.lifecycle.pause()
+            elif isinstance(error, Exception) and not held.claim.is_lost:
+                await agent._exit_context(error)
+        finally:
+            _retire(agent)
+
+    async def _end(self, table: RunTable, held: HeldRun, agent: Any, result: Any) -> Outcome:
+        packed = await protected(table, held.line, table.handle.codec.pack(result), "result")
+        try:
+            await agent._exit_context(None)
+        finally:
+            _retire(agent)
+        return Outcome(DONE, packed)
 
 
-Target = GraphTarget | WorkflowTarget
+def _retire(agent: Any) -> None:
+    """Let nobody save the agent through this object any more: its run is over here."""
+    with suppress(InvalidError):  # it is in the middle of a change, and its next save is refused
+        agent.persister.retire()
+
+
+def _find_spec(given: Any) -> Spec | None:
+    """Return the declaration of a class of agents; None for anything else."""
+    if not isinstance(given, type | Spec):
+        return None
+    try:
+        found: Spec = registry.of(given)
+    except NotFoundError:
+        return None
+    return found
+
+
+def _arguments(table: RunTable, held: HeldRun) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that are the input of a run."""
+    given = table.handle.codec.unpack(held.stored.input) if held.stored.input else None
+    if isinstance(given, Mapping):
+        return [], dict(given)
+    return list(given or ()), {}
+
+
+Target = GraphTarget | WorkflowTarget | AgentTarget
 
 
 def make_targets(store: Any, unnamed: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Target]:
@@ -162,11 +254,13 @@ def make_targets(store: Any, unnamed: Iterable[Any], named: Mapping[str, Any]) -
             target = WorkflowTarget(given)
         elif callable(getattr(given, "stream", None)) and hasattr(given, "copy"):
             target = GraphTarget(name or str(getattr(given, "name", "") or ""), given, store)
+        elif (spec := _find_spec(given)) is not None and name in (None, spec.name):
+            target = AgentTarget(spec, store)
         else:
             raise InvalidError(
-                f"a worker runs compiled graphs and workflows, not {type(given).__name__}",
+                f"a worker runs compiled graphs, workflows and classes of agents, not {type(given).__name__}",
                 where=name or repr(given)[:80],
-                hint="Pass what StateGraph.compile() returned, or a function under @holdfast.workflow",
+                hint="Pass what StateGraph.compile() returned, a function under @holdfast.workflow, or a class",
             )
         key = name or target.name
         if key in found:

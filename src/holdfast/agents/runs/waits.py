@@ -21,6 +21,7 @@ from holdfast.engine.thread_status import status_keys, stored_status
 from holdfast.engine.types import ThreadStatus
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.history.thread_status import is_answered, read_status
+from holdfast.security.handle import StoreHandle
 
 _IN_PROGRESS = 600 * 10**9
 """For how many nanoseconds after its last checkpoint a graph is presumed to be run by a program that has no claim."""
@@ -57,6 +58,17 @@ async def settle_some(table: RunTable, after: str) -> str:
     return last
 
 
+async def changes_on_event(handle: StoreHandle, line: Line) -> list[Change]:
+    """Return the changes that queue the run of an agent that waits, with an event that it may wait for; or the
+    condition that there is none which begins to wait meanwhile."""
+    table = RunTable(handle)
+    queue = await table.queue(line)
+    first = (await table.of_threads([(line.name, queue.ids[0])]))[0] if queue.ids else None
+    if first is None:
+        return queue.replaced_by(queue.ids)
+    return table.requeued(first, queue) if first.state == WAITING else [first.unchanged(table.tenant)]
+
+
 async def is_paused(table: RunTable, run: StoredRun) -> bool:
     """Return whether the thread of a run that waits asks nothing: it is at a breakpoint, or was changed by hand."""
     status = await _status(table, run)
@@ -71,6 +83,8 @@ async def _status(table: RunTable, run: StoredRun) -> ThreadStatus | None:
 
 
 async def _changes(table: RunTable, run: StoredRun, queue: ThreadQueue, holds_up: bool) -> Sequence[Change]:
+    if run.agent:
+        return []  # what it waits for queues it
     status, line = await _status(table, run), run.line(table.tenant)
     if status is None or status.status in ("waiting", "running"):
         return []

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 from holdfast.agents.runs.limits import ALL, NoRoom
 from holdfast.agents.runs.record import FAILED, QUEUED, WAITING, FoundRun, Run, StoredRun
 from holdfast.agents.runs.steps import RunSteps, current_steps
-from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, RunTable
+from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, Parked, RunTable
 from holdfast.agents.runs.targets import GraphTarget, Outcome, Target, make_targets
 from holdfast.agents.runs.waits import settle_some
 from holdfast.agents.runs.wake import Bell
@@ -111,7 +111,7 @@ class _WorkerBase:
         on_end: OnEnd | None = None,
         **named: Any,
     ) -> None:
-        """A worker for compiled graphs and workflows of these names, on the store's tenant.
+        """A worker for compiled graphs, workflows and classes of agents, on the store's tenant.
 
         It does up to `concurrency` runs at a time, and of a graph up to its number in `limits`. A run is taken over by
         others if its worker gives no sign of life for the time of the `lease`. A worker looks for runs when one is
@@ -278,7 +278,7 @@ class _WorkerBase:
         return fields | {"state": QUEUED, "due": self._table.context.clock() + int(pause * 1e9)}
 
     def _report(self, ended: StoredRun) -> None:
-        if ended.state == WAITING:
+        if ended.state == WAITING and not ended.agent:
             self._settle_from = 0.0  # it may have been answered meanwhile
         if self._on_end is not None:
             self._on_end(ended.describe(self._table.handle.codec))
@@ -367,6 +367,8 @@ class Worker(_WorkerBase):
         try:
             with acting(Authority(claim=held.claim)):
                 return self._after(target.call(self._table, held))
+        except Parked as parked:
+            return parked.fields
         except HandOver:
             return self._after(Outcome(QUEUED))
         except ClaimLostError:
@@ -457,6 +459,8 @@ class AsyncWorker(_WorkerBase):
         try:
             with acting(Authority(claim=held.claim)):
                 return self._after(await target.acall(self._table, held))
+        except Parked as parked:
+            return parked.fields
         except HandOver:
             return self._after(Outcome(QUEUED))
         except ClaimLostError:

@@ -26,8 +26,9 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fair_lock import FairLock
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
+from holdfast.engine.claims import Claim
 from holdfast.engine.events import Event
-from holdfast.engine.guard import Permit
+from holdfast.engine.guard import Permit, acting, current_authority
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.missing import MISSING
@@ -49,6 +50,7 @@ from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.engine.value_schemas import NO_MARK, SchemaMark
 from holdfast.errors import (
+    ClaimLostError,
     ConflictError,
     HoldfastError,
     InvalidError,
@@ -182,6 +184,10 @@ class AgentPersister:
         """The thread that is saving a step."""
         self.error: BaseException | None = None
         """The error of the last save."""
+        self.claim: Claim | None = None
+        """The claim of the run that the agent works in: whoever saves it, does so on its condition."""
+        self.live_run: Any = None
+        """The run of an agent that recovers, while it works in this program."""
         self.is_retired: bool = False
         """Whether the agent has another persister by now."""
         self.lifecycle: Lifecycle = Lifecycle(self)
@@ -368,7 +374,7 @@ class AgentPersister:
         async with self.save_lock.acquire():
             if self.is_retired:
                 raise InvalidError("the agent was attached again in the meantime", where=self.where)
-            with SaveTimer(self):
+            with SaveTimer(self), acting(current_authority()._replace(claim=self.claim)):
                 await self.resolve_uncertain()
                 before = self.data.position
                 if position is not None:
@@ -405,6 +411,8 @@ class AgentPersister:
                 return self.point
             try:
                 (point,) = await self.send(self.build_attempt(kind, captured, events, permit))
+            except ClaimLostError:
+                raise
             except ConflictError as conflict:
                 if not moves and await self.resolve_uncertain():
                     continue  # the conflict was with the agent's own step, which arrived only now

@@ -316,7 +316,9 @@ class OnceCall:
         self, seen: SeenStep, before: StepRun | None, step: StoredStep | None, resolved: str, again: bool
     ) -> StepRun | None:
         """Begin an attempt: put its row, in place of one `before`. None if the step is not as it was seen."""
-        line = self.line
+        line, authority = self.line, current_authority()
+        if authority.claim is not None and authority.claim.attempt is not None:
+            authority.claim.attempt.go_on()
         run = StepRun.begin(
             line,
             self.key,
@@ -334,7 +336,7 @@ class OnceCall:
             ),
             before,
         )
-        run_of = current_authority().conditions_of_run(line.agent.handle.engine.context, line.line)
+        run_of = authority.conditions_of_run(line.agent.handle.engine.context, line.line)
         guards = both_preconditions(self.permit.guards, run_of)
         conditions = [*(() if guards is None else await guards(again)), *await line.agent_exists(again)]
         if seen.run is None:  # otherwise the row tells that nothing was recorded

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from holdfast._fields import Hidden, Internal, Label
+from holdfast._lazy import load
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Create, Expect, Get
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.codec import msgpack
 from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.copy_mark import creation_conditions
-from holdfast.engine.guard import Action, Permit, Preconditions
+from holdfast.engine.guard import Action, Permit, Preconditions, current_authority
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_row
@@ -50,6 +51,9 @@ MAX_KEY = 200
 
 _LARGE = 4096
 """From how many bytes on a step has its result in a key of its own, so that a list of steps does not read it."""
+
+_SHORT_WAIT = 10**9
+"""For how many nanoseconds an agent waits at most without handing its run over."""
 
 LEASE = 15.0
 """For how many seconds without a sign of life a process that runs a step is believed to live, by default."""
@@ -299,6 +303,25 @@ class StepLine:
                 raise deleted_error(self.where)
             known = owner.lifecycle.line_columns = lines[0].columns
         return [Expect(LINES, tuple(line), known)]
+
+    async def hand_over(self, until: int | None, has_ended: Callable[[ScopeView], Awaitable[bool]]) -> None:
+        """Hand the run over that a worker does of the agent, while that waits until a time, or for what is recorded
+        here: raises what ends the attempt. Returns where the agent has to wait itself."""
+        claim = current_authority().claim
+        if claim is None or claim.attempt is None:
+            return
+        if until is not None and until - self.agent.handle.now() <= _SHORT_WAIT:
+            return
+        place = await self.place(stored=True)
+        if not await self.read_at(place, has_ended):
+            claim.attempt.wait(self.agent.line, until, await self.unchanged_since(place, False))
+
+    async def run_changes(self, again: bool) -> list[Change]:  # noqa: ARG002 - it reads what is stored, each time
+        """Return the changes that have a run of the agent go on, with something that it may wait for."""
+        changes: list[Change] = await load("holdfast.agents.runs.waits", "changes_on_event")(
+            self.agent.handle, self.agent.line
+        )
+        return changes
 
     def put(self, key: str, value: Any, outcome: str = "ok") -> KeyWrite:
         """Return the change that sets a key. The outcome is that of what the value records."""

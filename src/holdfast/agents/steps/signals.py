@@ -58,7 +58,7 @@ async def send_signal(line: StepLine, name: str, value: Any, id: str | None, *, 
         is_new = bool(made)
         return made
 
-    await line.write(writes, key=SIGNAL)
+    await line.write(writes, key=SIGNAL, conditions=line.run_changes)
     return is_new
 
 

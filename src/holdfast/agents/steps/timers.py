@@ -111,7 +111,7 @@ async def cancel_timer(line: StepLine, name: str) -> bool:
         ended = line.put(f"sleep/{checked}", {**sleep.value, "ended": "cancelled"}) if sleep and slept else None
         return [*_end_of(item), *([] if ended is None else [ended])]
 
-    await line.write(writes, attached=lambda: removed)
+    await line.write(writes, attached=lambda: removed, conditions=line.run_changes)
     return bool(removed) or slept
 
 
@@ -154,6 +154,13 @@ async def sleep_until(line: StepLine, when: object, key: str) -> bool:
         return []
 
     await line.write(begin)
+
+    async def has_ended(view: ScopeView) -> bool:
+        item = await view.item(name)
+        return item is None or bool(item.value["ended"])
+
+    if not state and due > now:
+        await line.hand_over(due, has_ended)
     end = begun + (due - now) / 1e9
     watch = line.watch(name)
     while not state and (left := end - time.monotonic()) > 0:
@@ -238,7 +245,7 @@ async def _deliver(line: StepLine, name: str, due: int, token: str) -> None:
         entry = signal_entry(line, item.value["signal"], item.value["value"], f"timer {token}")
         return [*await signal_writes(line, view, entry), *_end_of(item)]
 
-    await line.write(writes, attached=lambda: removal)
+    await line.write(writes, attached=lambda: removal, conditions=line.run_changes)
     if not is_current:
         await handle.engine.context.backend.apply(removal)
 

@@ -5,6 +5,7 @@ An agent that waits delivers its own timers that are due, too: it need not rely 
 
 from __future__ import annotations
 
+import math
 import time
 
 from holdfast.agents.steps.records import SIGNAL, StepLine
@@ -38,6 +39,10 @@ async def wait_for_signal(line: StepLine, name: str, timeout: Duration | None, k
         timer = await deliver_due(line, end)
         if await wait.look(give_up=is_over):
             return wait.signal
+        if recorded is not None:
+            next_timer = [] if timer == math.inf else [line.agent.handle.now() + int(timer * 1e9)]
+            ends = [*next_timer, *([] if wait.deadline is None else [wait.deadline])]
+            await line.hand_over(min(ends, default=None), wait.has_news)
         left = _LONGEST_LOOK if end is None else end - time.monotonic()
         if wait.deadline is not None:  # an earlier process may have begun to wait
             left = min(left, (wait.deadline - line.agent.handle.now()) / 1e9)
@@ -61,7 +66,7 @@ class SignalWait:
     async def look(self, *, give_up: bool) -> bool:
         """Take a signal if there is one. Returns whether the wait has ended."""
         ended = False
-        if self._begun and not give_up and not await self._line.read(self._has_news):
+        if self._begun and not give_up and not await self._line.read(self.has_news):
             return False
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -100,7 +105,7 @@ class SignalWait:
         self._begun = True
         return ended
 
-    async def _has_news(self, view: ScopeView) -> bool:
+    async def has_news(self, view: ScopeView) -> bool:
         """Return whether there is a signal, or another process has ended the wait."""
         entry = None if self._recorded is None else await view.item(self._recorded)
         return bool(await view.keys(f"signal/{self._name}/", limit=1)) or (entry is not None and entry.value["ended"])

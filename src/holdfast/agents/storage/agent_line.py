@@ -353,7 +353,7 @@ class AgentLine:
         try:
             heads = await self.handle.engine.writer.save(*requests)
         except (ConflictError, NotFoundError) as error:
-            if error.code.startswith(("schema-", "migration-", "store-restored")):
+            if error.code.startswith(("schema-", "migration-", "store-restored", "claim-lost")):
                 raise
             raise self.conflict_error() from error
         self.machine = None

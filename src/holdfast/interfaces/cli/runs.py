@@ -28,7 +28,8 @@ _HINT = "Name it as MODULE:NAME or FILE.py:NAME, as in app.py:graph"
 def runs(session: CliContext) -> None:
     """List, follow, submit, cancel, retry, answer, resolve or limit runs.
 
-    A run is work on a thread, which `holdfast work` does: a graph or a workflow, by its name.
+    A run is work on a thread or of an agent, which `holdfast work` does: a graph, a workflow or a class of agents, by
+    its name.
 
     holdfast runs list --state failed
     holdfast runs follow RUN
@@ -38,6 +39,7 @@ def runs(session: CliContext) -> None:
 @command("list")
 @click.option("--state", type=click.Choice(_STATES), help="Those in this state.")
 @click.option("--thread", metavar="THREAD", help="Those of a thread.")
+@click.option("--agent", metavar="AGENT", help="Those of an agent.")
 @click.option("--graph", metavar="NAME", help="Those of a graph or a workflow.")
 @limit_option()
 def list_(session: CliContext, limit: int | None, **filters: str | None) -> None:
@@ -66,7 +68,8 @@ def show(session: CliContext, run: str) -> None:
 
 @command("submit")
 @click.option("--thread", metavar="THREAD", help="The thread that it works on; a new one, if none is given.")
-@click.option("--input", "given", metavar="JSON", help="The input of the graph, or the arguments of a workflow.")
+@click.option("--agent", metavar="AGENT", help="The agent that works, instead of a graph.")
+@click.option("--input", "given", metavar="JSON", help="The input of the graph, or the arguments of what runs.")
 @click.option("--key", metavar="TEXT", help="An idempotency key: the same one submits no second run.")
 @click.option("--when", metavar="TIME", help="When it is begun, such as 2h from now.")
 @click.option(
@@ -74,20 +77,23 @@ def show(session: CliContext, run: str) -> None:
 )
 def submit(
     session: CliContext,
-    graph: str,
+    graph: str | None,
     thread: str | None,
+    agent: str | None,
     given: str | None,
     key: str | None,
     when: str | None,
     on_busy: Any,
 ) -> None:
-    """Submit a run of a graph or a workflow.
+    """Submit a run of a graph, a workflow or an agent.
 
     holdfast runs submit support --thread chat-1 --input '{"messages": [{"role": "user", "content": "hi"}]}'
     """
+    if graph is None and agent is None:
+        raise click.UsageError("name a graph or a workflow, or --agent")
     value = None if given is None else parse_json(given, "--input")
     store = session.open(write=True)
-    found = store.runs.submit(thread, value, graph=graph, idempotency_key=key, when=when, on_busy=on_busy)
+    found = store.runs.submit(thread, value, graph=graph, agent=agent, idempotency_key=key, when=when, on_busy=on_busy)
     session.report((found.id,), found, page=False)
 
 
@@ -196,13 +202,14 @@ def work(
     with_jobs: bool,
     once: bool,
 ) -> None:
-    """Do the runs of graphs and workflows, until Ctrl-C: those that are submitted, and those that dead workers left.
+    """Do the runs of graphs, workflows and agents, until Ctrl-C: those that are submitted, and those that dead
+    workers left.
 
     Any number of workers may work on one store. Ctrl-C or the signal TERM hands what is being run over to others,
     before its next step; a second one stops at once. A graph is known by the name that it was compiled with, or by the
     one before a `=`.
 
-    holdfast work app.py:graph app.py:sell
+    holdfast work app.py:graph app.py:sell app.py:Desk
     holdfast work support=shop.agents:graph --concurrency 16 --jobs
     """
     from holdfast.maintenance.jobs.runner import JobRunner
@@ -242,7 +249,7 @@ def work(
 
 
 def find_target(place: str) -> Any:
-    """Return the graph or workflow that is named as `FILE.py:NAME` or `MODULE:NAME`."""
+    """Return the graph, workflow or class of agents that is named as `FILE.py:NAME` or `MODULE:NAME`."""
     from holdfast.store.replay.code_lookup import find_code
 
     return find_code(importable(place), "graph", _HINT)
@@ -268,7 +275,7 @@ def parse_json(text: str, what: str) -> Any:
 
 def _line(session: CliContext, run: Run) -> str:
     state = session.out.style(run.state, _COLORS.get(run.state, "bold"))
-    text = f"{local(run.ended or run.created)}  {run.id}  {safe(run.graph)} on {safe(run.thread)}: {state}"
+    text = f"{local(run.ended or run.created)}  {run.id}  {safe(run.graph)} on {safe(run.agent or run.thread)}: {state}"
     return f"{text} {safe(run.error)}".rstrip()
 
 

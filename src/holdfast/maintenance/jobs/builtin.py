@@ -460,7 +460,8 @@ async def _submit(job: JobContextBase) -> str:
         Runs(job.store._handle),
         given.get("thread"),
         given.get("input"),
-        graph=given["graph"],
+        graph=given.get("graph"),
+        agent=given.get("agent"),
         idempotency_key=key,
         on_busy=given.get("on_busy", "queue"),
     )
@@ -473,7 +474,8 @@ _ALL = (
         "submit a run, which a worker does",
         _submit,
         {
-            "graph": Setting(str, "the graph or workflow, by its name", required=True),
+            "graph": Setting(str, "the graph or workflow, by its name; needed, if there is no agent"),
+            "agent": Setting(str, "the agent that works, in place of a graph"),
             "thread": Setting(str, "the thread that it works on; without one, each run has its own"),
             "input": Setting(dict, "the input of the graph, or the arguments of the workflow"),
             "on_busy": Setting(str, "what happens if the thread has a run: queue, refuse or replace"),
