@@ -449,6 +449,11 @@ def _check_migrate(settings: Mapping[str, Any]) -> None:
     check_settings(settings)
 
 
+def _check_submit(settings: Mapping[str, Any]) -> None:
+    if not (settings.get("graph") or settings.get("agent")):
+        raise InvalidError("a job of the type submit needs the setting graph or agent", hint="Name what does the run")
+
+
 async def _submit(job: JobContextBase) -> str:
     from holdfast.agents.runs.api import RunOperations, Runs  # most runners submit none
 
@@ -480,6 +485,7 @@ _ALL = (
             "input": Setting(dict, "the input of the graph, or the arguments of the workflow"),
             "on_busy": Setting(str, "what happens if the thread has a run: queue, refuse or replace"),
         },
+        _check_submit,
         reaches_out=False,
     ),
     declare("tidy", "return space that deletions freed to the system", _tidy, reaches_out=False),
