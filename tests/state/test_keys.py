@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.engine.model.packed_state import pack_name
-from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key
+from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key, readable_place
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
@@ -111,6 +111,28 @@ def test_what_is_no_scope(subtests: pytest.Subtests) -> None:
     for scope in ["agent", "robot:a", "agent:a/agent:b", "agent:", ":a", "a" * 300, 5, b"agent:a"]:
         with subtests.test(scope=scope), holdfast.open("memory://") as store, pytest.raises(InvalidError):
             store.state(scope)  # type: ignore[arg-type]
+
+
+def test_slashes_in_custom_names_may_be_plain() -> None:
+    scope = Scope.of(custom="document/plan", agent="a")
+    assert Scope.parse("agent:a/custom:document/plan") == Scope.parse("agent:a/custom:document%2Fplan") == scope
+    assert str(scope) == "agent:a/custom:document%2Fplan", "it is stored in one form"
+    assert Scope.parse("custom:a/b/items:c") == Scope.of(custom="a/b", items="c")
+    assert Scope.of_line(f"{MARK}custom:a/b") is None, "no line has another name of a scope"
+    for text, shown in (
+        ("custom:document%2Fplan", "custom:document/plan"),
+        ("agent:a/custom:x%2Fy%2Fz/items:i%2Fj", "agent:a/custom:x/y/z/items:i%2Fj"),
+        ("custom:a%2Fb:c", "custom:a%2Fb:c"),
+        ("custom:a%252Fb", "custom:a%252Fb"),
+        ("agent:a%2Fb", "agent:a%2Fb"),
+        ("thread:custom:a%2Fb", "thread:custom:a%2Fb"),
+    ):
+        assert readable_place(text) == shown
+        if not text.startswith("thread"):
+            assert Scope.parse(shown) == Scope.parse(text)
+    for text in ("agent:a/b", "custom:a//b", "custom:a/..", "custom:a/b/user:c/d"):
+        with pytest.raises(InvalidError):
+            Scope.parse(text)
 
 
 def test_scopes_take_so_many_bytes_together() -> None:

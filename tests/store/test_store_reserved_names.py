@@ -329,7 +329,18 @@ def test_the_calls_of_an_async_store_take_none_either() -> None:
 
 
 COMMANDS = [
-    *(["log"], ["show"], ["diff"], ["blame", "x"], ["branch"], ["tag"], ["label"], ["pin"], ["verify"]),
+    *(
+        ["log"],
+        ["show"],
+        ["diff"],
+        ["undo", "--dry-run"],
+        ["blame", "x"],
+        ["branch"],
+        ["tag"],
+        ["label"],
+        ["pin"],
+        ["verify"],
+    ),
     *(["hold", "-m", "r"], ["delete", "--yes"], ["prune", "--keep-last", "1", "--yes"], ["repair", "--yes"]),
     *(["export", "{file}"], ["copy", "{file}.db"]),
 ]
@@ -351,7 +362,7 @@ def test_nor_does_a_command(tmp_path: Path, subtests: pytest.Subtests) -> None:
                 assert "cannot start with ␞" in result.err
     with holdfast.open(url) as store:
         assert rows(store) == before
-    for name, *options in COMMANDS[:9]:
+    for name, *options in COMMANDS[:10]:
         assert hf(name, "chat", *options).code == 0, "the control: with the name of a thread they work"
 
 

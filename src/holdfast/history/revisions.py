@@ -220,7 +220,7 @@ class Revisions:
             raise NotFoundError(
                 f"{text[: suffix.column] or 'HEAD'!r} has the steps 0 to {point.depth}, but no step {depth}"
                 if suffix.kind == "#"
-                else f"there are only {point.depth} checkpoints before {text[: suffix.column] or 'HEAD'!r}",
+                else f"there {_count(point.depth)} before {text[: suffix.column] or 'HEAD'!r}",
                 where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
             )
         position = Position(point.branch, point.seq - (point.depth - depth))
@@ -308,3 +308,11 @@ def _ambiguous(text: str, prefix: str, points: Sequence[StepRef]) -> InvalidErro
 
 def _format_time(time: int) -> str:
     return f"{to_datetime(time):%Y-%m-%d %H:%M:%S}"
+
+
+def _count(checkpoints: int) -> str:
+    return (
+        ("is no checkpoint", "is only 1 checkpoint")[checkpoints]
+        if checkpoints < 2
+        else f"are only {checkpoints} checkpoints"
+    )

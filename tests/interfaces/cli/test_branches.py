@@ -125,6 +125,36 @@ def test_restore(hf: Hf, url: str) -> None:
     assert hf("restore", "t1").code == 2
 
 
+def test_undo(hf: Hf, url: str) -> None:
+    done = hf("undo", "t1", "2", "--dry-run")
+    assert done.out == "Would undo 2 checkpoints (messages: -2, count: changed).\n"
+    done = hf("undo", "t1", "2")
+    assert done.out.startswith("Undid 2 checkpoints (messages: -2, count: changed): ")
+    assert done.out.endswith(" has the state of c3.\n")
+    with holdfast.open(url) as store:
+        thread = store.thread("t1")
+        assert thread.get().state["count"] == 3
+        assert thread.find("HEAD~1").id == "c5", "no checkpoint is removed"
+    assert hf("undo", "t1").code == 0
+    with holdfast.open(url) as store:
+        assert store.thread("t1").get().state["count"] == 5, "an undo is undone, too"
+    assert hf("undo", "t1", "--branch", "other").out.endswith(" has the state of b3.\n")
+    assert "there is no checkpoint before 'HEAD'" in hf("undo", "t2").err
+    assert hf("undo", "nobody").code == 3
+
+
+def test_a_revision_is_given_as_an_option_too(hf: Hf) -> None:
+    assert hf("fork", "t1", "a", "--at", "c2").out == hf("fork", "t1", "b", "c2").out.replace("branch b", "branch a")
+    assert hf("branch", "t1", "c", "--at", "good").out == "Started branch c at c1.\n"
+    assert hf("restore", "t1", "--at", "c0").out.endswith(" has the state of c0.\n")
+    assert hf("show", "t1", "--at", "c1", "--json").records[0]["id"] == "c1"
+    assert hf("tag", "t1", "v1", "--at", "c1").out == "c1 has the tag v1.\n"
+    both = hf("fork", "t1", "d", "c2", "--at", "c2")
+    assert (both.code, "not both" in both.err) == (2, True)
+    assert "holdfast log t1 --oneline" in hf("restore", "t1").err
+    assert "--at says where a new branch starts" in hf("branch", "t1", "--at", "c1").err
+
+
 def test_append(hf: Hf, url: str) -> None:
     assert hf("append", "t1", "said", '{"text": "hi"}', "[2]").out.endswith(" has 2 items more at said.\n")
     assert hf("append", "t1", "said", "ho", "--text", "--branch", "other", "--json").records[0]["kind"] == "update"

@@ -115,6 +115,22 @@ def test_wrong_commands_and_options(hf: Hf) -> None:
     assert "Usage" not in found.err
 
 
+def test_only_what_is_near_is_suggested(hf: Hf) -> None:
+    assert "Did you mean" not in hf("zebra").err
+    assert "Did you mean '--since'?" in hf("log", "t1", "--sinc", "2h").err
+    assert "Did you mean" not in hf("log", "t1", "--zebra").err
+    assert "Did you mean" not in hf("show", "t1", "HEAD~99").err, "HEAD is right; the number is not"
+    assert "there are only 5 checkpoints before 'HEAD'" in hf("show", "t1", "HEAD~99").err
+    assert "there is no checkpoint before 'HEAD'" in hf("show", "t2", "HEAD~1").err
+    assert "Did you mean other?" in hf("switch", "t1", "othr").err
+
+
+def test_choices_are_on_the_line_of_the_error() -> None:
+    found = kit.run("completion").err
+    assert "Choose from: bash, zsh, fish\n" in found
+    assert "\\" not in found
+
+
 def test_there_is_no_traceback_unless_asked_for(hf: Hf) -> None:
     found = hf("show", "nope")
     assert found.code == 3

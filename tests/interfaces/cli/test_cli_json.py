@@ -56,6 +56,7 @@ grep --drop-index
 timeline
 timeline kind:checkpoint --html timeline.html --otlp spans.json
 timeline --thread t1 --of count
+watch --since 1d -n 1
 usage t1 --by model
 status
 branch t1
@@ -68,6 +69,7 @@ merge t1 other # 4
 merge t1 other -s ours
 fork t1 forked c2 --set count=9
 restore t1 c1
+undo t1
 append t1 said 1
 tag t1 v1
 tag t1
@@ -248,6 +250,8 @@ NO_RECORDS |= {"work", *(f"runs {each}" for each in ("show", "follow", "cancel",
 """They need a run and a worker: test_runs.py runs them."""
 NO_RECORDS |= {"mcp", "estimate"}
 """The first runs until it is stopped, and the second needs a database of another saver: test_transfer.py runs it."""
+NO_RECORDS |= {"init"}
+"""It writes the file that the others have: test_stores.py runs it."""
 NO_RECORDS |= {"answer"}
 """It needs a graph that asks: test_answers.py runs it."""
 NO_RECORDS |= {"backup add-key", "backup keys"}

@@ -35,10 +35,10 @@ def test_copying_all(hf: Run, url: str, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/copy.db"
     result = hf("copy", other)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("Copied 3 threads: ")
+    assert result.out.startswith("Copied 3 lines: ")
     assert threads(other) == NAMES
     assert hashes(other, "t1") == hashes(url, "t1")
-    assert hf("copy", other).out.startswith("Copied 3 threads, 3 of them existed already: 0 rows")
+    assert hf("copy", other).out.startswith("Copied 3 lines, 3 of them existed already: 0 rows")
 
 
 def test_copying_some_to_a_path(hf: Run, tmp_path: Path) -> None:

@@ -38,6 +38,18 @@ def test_the_history_of_the_latest(hf: Hf) -> None:
     assert "    messages[6], count=5" in found.lines
 
 
+def test_the_history_of_a_time(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        times = {each.id: each.time for each in store.thread("t1").log()}
+    since, until = times["c3"].isoformat(), times["c4"].isoformat()
+    assert first_words(hf("log", "t1", "--oneline", "--since", since)) == ["c5", "c4", "c3"]
+    assert first_words(hf("log", "t1", "--oneline", "--since", since, "--until", until, "-n", "1")) == ["c4"]
+    everywhere = hf("log", "t1", "--all", "--since", since, "--json").records
+    assert {each["id"] for each in everywhere} == {"c5", "c4", "c3", "b3", "b4"}
+    assert hf("log", "t1", "--until", "2020-01-01").out == ""
+    assert "'soonish' is not a time" in hf("log", "t1", "--since", "soonish").err
+
+
 def test_one_line_each(hf: Hf) -> None:
     found = hf("log", "t1", "--oneline")
     assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]

@@ -49,8 +49,30 @@ def test_urls_as_paths() -> None:
 def test_what_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, but it is long enough to look like one " * 20)
     found = kit.run("threads", store="text.db")
-    assert (found.code, found.out) == (5, "")
-    assert "not a SQLite database" in found.err
+    assert (found.code, found.out) == (1, "")
+    assert "the file is a text file, not a store" in found.err
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"root:x:0:0:root:/root:/bin/bash\n" * 40, "a text file"),
+        (b"one line", "a text file"),
+        ("Größe: 日本語\n".encode() * 99, "a text file"),
+        (b"\x1f\x8b" + bytes(600), "a gzip archive"),
+        (b"PK\x03\x04" + bytes(600), "a zip archive"),
+    ],
+)
+def test_a_file_that_was_never_a_store_is_not_called_damaged(tmp_path: Path, content: bytes, kind: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    for words in (("status",), ("state", "set", "agent:a", "x", "1", "--create")):
+        found = kit.run(*words, store=f"sqlite:///{tmp_path}/file")
+        assert found.code == 1
+        assert f"error[config]: the file is {kind}, not a store" in found.err
+        assert "repair" not in found.err
+    assert (tmp_path / "file").read_bytes() == content
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 4)
+    assert kit.run("status", store=f"sqlite:///{tmp_path}/file").code == 5, "the control: this may have been one"
 
 
 def test_what_is_another_applications_database(tmp_path: Path) -> None:
@@ -62,6 +84,29 @@ def test_what_is_another_applications_database(tmp_path: Path) -> None:
     found = kit.run("threads", store="other.db")
     assert found.code == 1
     assert "another application" in found.err
+
+
+def test_init_makes_a_store_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kit.run("init").out.startswith(f"Created the store sqlite:///{tmp_path}/agents.db, and holdfast.toml")
+    below = tmp_path / "src"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    with holdfast.open() as store:  # the same store, from anywhere below
+        store.thread("t1").put({"a": 1})
+    assert kit.run("threads", "--names").lines == ["t1"]
+    monkeypatch.chdir(tmp_path)
+    again = kit.run("init", "other.db")
+    assert (again.code, "there is a holdfast.toml already" in again.err) == (2, True)
+    assert not (tmp_path / "other.db").exists()
+    monkeypatch.chdir(below)
+    monkeypatch.setenv("PASSWORD", "sesame")
+    refused = kit.run("init", "postgresql://agents:sesame@127.0.0.1:1/agents")
+    assert (refused.code, "sesame" in refused.err, "${PASSWORD}" in refused.err) == (2, False, True)
+    nowhere = kit.run("init", "postgresql://agents:${PASSWORD}@127.0.0.1:1/agents?connect_timeout=1")
+    assert (nowhere.code, "sesame" in nowhere.err) == (1, False)
+    assert list(below.iterdir()) == [], "without the store there is no file"
+    made = kit.run("init", "--json").records
+    assert made == [{"store": f"sqlite:///{below}/agents.db", "file": f"{below}/holdfast.toml"}]
 
 
 def test_an_empty_file_is_no_store_and_stays_empty(tmp_path: Path) -> None:

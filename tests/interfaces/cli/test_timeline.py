@@ -71,6 +71,38 @@ def test_wrong_use_and_nothing_found(busy: Hf) -> None:
     assert busy("timeline", "--html", "no/such/directory/x.html").code == 3
 
 
+def test_a_name_that_is_searched_as_text_is_explained(hf: Hf, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.state(custom="document/plan")["goal"] = "rest"
+    assert "All that is about it: holdfast timeline --thread t1\n" in hf("timeline", "t1").err
+    found = hf("timeline", "document/plan")
+    assert found.err.endswith("holdfast timeline --scope custom:document%2Fplan\n")
+    assert (
+        hf("timeline", "--scope", "custom:document%2Fplan").out == hf("timeline", "--scope", "custom:document/plan").out
+    )
+    assert " custom:document/plan  goal " in hf("timeline", "goal").out, "it is shown as people write it"
+    assert "about it" not in hf("timeline", "message").err
+
+
+def test_what_happens_is_shown_as_it_happens(hf: Hf, url: str) -> None:
+    first = hf("watch", "kind:checkpoint", "--since", "1d", "--thread", "t1", "-n", "2", "--json")
+    with holdfast.open(url) as store:
+        events = store.timeline.query("kind:checkpoint", thread="t1", oldest_first=True, limit=2)
+    assert [(each["id"], each["kind"]) for each in first.records] == [(each.id, each.kind) for each in events]
+    with kit.in_terminal("watch", "--store", url, "--interval", "0.05s") as terminal:
+        terminal.expect("Ctrl-C ends.")
+        with holdfast.open(url) as store:
+            store.thread("t1").put({"count": 77})
+            terminal.expect("checkpoint save  thread:t1")
+            store.state(agent="a")["seen"] = 7
+            terminal.expect("change set  agent:a seen 7")
+        terminal.send("\x03")
+        assert terminal.wait() == 130
+    assert "Traceback" not in terminal.plain
+    assert terminal.plain.count("thread:t1") == 1, "each once"
+    assert hf("watch", "no-such-field:1").code == 2
+
+
 def test_calls_of_hooks_are_listed_and_summed_up(busy: Hf) -> None:
     assert [line.split()[2:6] for line in busy("hooks", "history").lines[1:]] == [["mirror", "agent:a", "plan", "ok"]]
     (statistics,) = busy("hooks", "stats", "--by", "slowest", "--json").records

@@ -135,10 +135,17 @@ def open_viewer(settings: FileOptions) -> apsw.Cursor:
         connection.execute("PRAGMA query_only = 1")
         retry = partial(LockWait(settings.busy_timeout).retry, since=time.monotonic())
         if not retry(lambda: _in_transaction(connection, "BEGIN", lambda: _is_store(connection, settings.url))):
-            raise NotFoundError("the file is an empty database, not a store", where=settings.url, code="no-store")
+            raise NotFoundError(
+                "the file is an empty database, not a store",
+                where=settings.url,
+                hint="Check the path; what is saved in it makes it a store",
+                code="no-store",
+            )
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(settings.frozen))
-    except BaseException:
+    except BaseException as error:
         connection.close(force=True)
+        if isinstance(error, apsw.NotADBError):
+            _check_kind(settings.path, settings.url)
         raise
     return connection.cursor()
 
@@ -206,8 +213,10 @@ def open_writer(settings: FileOptions, *, create: bool = False) -> apsw.Cursor:
         if create:
             _prepare(connection, settings)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-    except BaseException:
+    except BaseException as error:
         connection.close(force=True)
+        if isinstance(error, apsw.NotADBError):
+            _check_kind(settings.path, settings.url)
         raise
     return connection.cursor()
 
@@ -285,11 +294,44 @@ def _foreign_error(connection: apsw.Connection, url: str) -> ConfigError:
     return ConfigError("the file is the database of another application", where=url, hint="Name another file")
 
 
+_CONTENTS = (
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+    (b"%PDF", "a PDF document"),
+    (b"\x89PNG", "a picture"),
+    (b"\x7fELF", "a program"),
+)
+"""What a file is by how it begins."""
+
+
+def _check_kind(path: str, url: str) -> None:
+    """Refuse a file that was never a database, as its beginning shows: nothing in it can be repaired.
+
+    Only for what SQLite cannot open: to close the file here releases the locks of this process on it.
+    """
+    with contextlib.suppress(OSError):  # a VFS of its own
+        with Path(path).open("rb") as file:
+            start = file.read(_SMALLEST_PAGE)
+        kind = next((kind for mark, kind in _CONTENTS if start.startswith(mark)), "")
+        text = start.decode(errors="ignore")  # the last character may be cut
+        if (
+            not kind
+            and len(text.encode()) > len(start) - 4
+            and all(each.isprintable() or each.isspace() for each in text)
+        ):
+            kind = "a text file"
+        if kind:
+            hint = "Name another file; a store is a SQLite file, and the first save creates it"
+            raise ConfigError(f"the file is {kind}, not a store", where=url, hint=hint)
+
+
 def _check_length(path: str, url: str) -> None:
     """Refuse a file that is shorter than a page: SQLite would take it for an empty one, and overwrite it."""
     with contextlib.suppress(FileNotFoundError):
         size = Path(path).stat().st_size
         if 0 < size < _SMALLEST_PAGE:
+            _check_kind(path, url)
             raise CorruptError(
                 f"the file has only {size} bytes, which is too short for a store",
                 where=url,

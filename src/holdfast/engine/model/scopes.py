@@ -20,6 +20,7 @@ from holdfast.errors import InvalidError
 KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom", "items")
 """The kinds of parts of a scope, in their order."""
 
+CUSTOM = "custom"
 ITEMS = "items"
 """The kind of part of scopes whose keys are items: they are found by the fields of their values, too."""
 
@@ -77,7 +78,10 @@ class Scope(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a scope, such as `workflow:w1/step:fetch`, or `global`."""
+        """Parse a scope, such as `workflow:w1/step:fetch`, or `global`.
+
+        In a name of the kind `custom`, slashes may be plain if no colon follows: `custom:document/plan`.
+        """
         if not isinstance(text, str):
             raise InvalidError(
                 f"a scope must be a string such as 'agent:researcher', not {type(text).__name__}", where=_shown(text)
@@ -85,9 +89,12 @@ class Scope(NamedTuple):
         text = _plain(text)
         if text == GLOBAL:
             return cls()
-        parts = []
+        parts: list[tuple[str, str]] = []
         for part in text.split("/"):
             kind, colon, name = part.partition(":")
+            if not colon and parts and parts[-1][0] == CUSTOM:
+                parts[-1] = (CUSTOM, f"{parts[-1][1]}/{unquoted(part)}")
+                continue
             if not colon:
                 raise InvalidError(
                     "a part of a scope must be a kind and a name",
@@ -133,6 +140,16 @@ class Scope(NamedTuple):
     def contains(self, other: Scope) -> bool:
         """Return whether the other scope is this one, or lies in it."""
         return other.parts[: len(self.parts)] == self.parts
+
+
+def readable_place(text: str) -> str:
+    """Return the text of a scope, or of a thread's place, with plain slashes where `Scope.parse` takes them."""
+    before, custom, name = text.partition(f"{CUSTOM}:")
+    if "%2F" not in name or "%25" in name or (before and not before.endswith("/")):
+        return text
+    own, items, rest = name.partition("/")
+    first, *others = own.split("%2F")
+    return text if ":" in "".join(others) else f"{before}{custom}{'/'.join((first, *others))}{items}{rest}"
 
 
 def place_of_line(name: str) -> str:

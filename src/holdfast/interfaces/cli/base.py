@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.exit_codes import ERROR
@@ -28,6 +29,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 COLORS = ("auto", "always", "never")
 COMPLETE = "_HOLDFAST_COMPLETE"
 """The environment variable by which a shell asks for completions."""
+
+
+_PLACES = ("scope", "place")
+"""Columns that have the text of a scope or of a thread's place."""
 
 
 class CliContext:
@@ -122,6 +127,7 @@ class CliContext:
                 self.emit(record, of)
             return
         from holdfast._views import columns_of
+        from holdfast.engine.model.scopes import readable_place
         from holdfast.interfaces.cli.formatting import clock, when
 
         found = iter(records)
@@ -131,7 +137,14 @@ class CliContext:
                 self.note(none)
             return
         columns = columns_of(record, clock if exact else when, texts, first=first, hidden=hidden)
-        rows = ([column.text(each) for column in columns] for each in chain((record,), found))
+        places = [column.name in _PLACES for column in columns]
+        rows = (
+            [
+                readable_place(text) if is_place else text
+                for text, is_place in zip((column.text(each) for column in columns), places, strict=True)
+            ]
+            for each in chain((record,), found)
+        )
         right = [column.label.upper() for column in columns if column.is_number]
         self.out.long_table([column.label.upper() for column in columns], rows, right=right)
 
@@ -290,6 +303,7 @@ class CliCommand(click.Command):
         format_options(self, ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
+        _use_revision(ctx)
         try:
             return super().invoke(ctx)
         except NotFoundError as error:
@@ -366,11 +380,39 @@ def command(
                 several, required = written.startswith("tuple["), not written.endswith(("| None", ", ...]"))
                 kind = types.get(parameter)
                 made.append(click.Argument([parameter], type=kind, required=required, nargs=-1 if several else 1))
+        made[:0] = [
+            _revision_option(each) for each in made if isinstance(each, click.Argument) and each.name == "revision"
+        ]
         # Click takes the last one first.
         made.sort(key=lambda each: -order.index(str(each.name)) if isinstance(each, click.Argument) else 1)
         return click.command(name, cls=cls, help=_help_of(function))(click.pass_obj(function))
 
     return decorate
+
+
+_AT = "holdfast.at"
+"""Where the context of click keeps the revision of `--at`."""
+
+
+def _revision_option(argument: click.Argument) -> click.Option:
+    """Return `--at`, which gives a revision in the place of the argument: so the Python API calls it."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:  # noqa: ARG001
+        if value is not None:
+            context.meta[_AT] = value
+
+    text = "The REVISION, as an option."
+    return click.Option(["--at"], type=argument.type, metavar="REVISION", expose_value=False, callback=keep, help=text)
+
+
+def _use_revision(context: click.Context) -> None:
+    """Take the revision of `--at` for the argument, which must not be given, too."""
+    at = context.meta.pop(_AT, None)
+    if at is None:
+        return
+    if context.get_parameter_source("revision") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("give the revision as an argument or with --at, not both", context)
+    context.params["revision"] = at
 
 
 def group(name: str, cls: type[CliGroup] = CliGroup, *, default: str = "", **settings: Any) -> Callable[[F], CliGroup]:

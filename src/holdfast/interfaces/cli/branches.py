@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 
 @command("branch", thread=THREAD)
 @click.argument("names", metavar="[NAME [REVISION]]", nargs=-1, type=BRANCH)
+@click.option("--at", type=REVISION, help="The REVISION, as an option.")
 @click.option("-m", "--rename", is_flag=True, help="Rename the branch NAME to the name that follows.")
 @click.option("-d", "--delete", is_flag=True, help="Delete branches, if that loses nothing.")
 @click.option("-D", "--delete-anyway", is_flag=True, help="Delete branches even so, except what is pinned or held.")
 @dry_run_option
 @yes_option
 def branch(
-    session: CliContext, thread: str, names: tuple[str, ...], rename: bool, delete: bool, delete_anyway: bool
+    session: CliContext,
+    thread: str,
+    names: tuple[str, ...],
+    at: str | None,
+    rename: bool,
+    delete: bool,
+    delete_anyway: bool,
 ) -> None:
     """List, create, rename or delete branches.
 
@@ -36,6 +43,8 @@ def branch(
     """
     if rename + delete + delete_anyway > 1:
         raise InvalidError("give only one of -m, -d and -D")
+    if at is not None and (not names or rename or delete or delete_anyway):
+        raise InvalidError("--at says where a new branch starts", hint="holdfast branch THREAD NAME --at REVISION")
     if not names and not (rename or delete or delete_anyway):
         session.list(
             session.open().thread(thread).branches(),
@@ -55,9 +64,9 @@ def branch(
             raise InvalidError("a branch is missing", hint="holdfast branch THREAD -d NAME")
         _delete(session, thread, names, force=delete_anyway)
     else:
-        if len(names) > 2:
+        if len(names) + (at is not None) > 2:
             raise InvalidError("too many arguments", hint="holdfast branch THREAD NAME [REVISION]")
-        name, revision = names[0], names[1] if len(names) > 1 else "HEAD"
+        name, revision = names[0], names[1] if len(names) > 1 else at or "HEAD"
         info = session.open(write=True).thread(thread).fork(name, at=revision)
         session.report(f"Started branch {name} at {info.base}.", info)
 
@@ -136,15 +145,46 @@ def _parse_change(text: str) -> tuple[tuple[Any, ...], Any]:
         return parse_path(path), value
 
 
-@command("restore", thread=THREAD, revision=REVISION)
+@command("restore", thread=THREAD)
+@click.argument("revision", type=REVISION, required=False, metavar="REVISION")
 @click.option("--branch", type=BRANCH, help="Save it on this branch; by default after HEAD.")
-def restore(session: CliContext, thread: str, revision: str, branch: str | None) -> None:
+def restore(session: CliContext, thread: str, revision: str | None, branch: str | None) -> None:
     """Save the state of an older checkpoint in a new one. No checkpoint is removed.
 
     holdfast restore chat HEAD~3
     """
+    if revision is None:
+        raise InvalidError(
+            "a revision is missing",
+            hint=f"holdfast log {thread} --oneline lists them; HEAD~1 is the one before the last",
+        )
     checkpoint = session.open(write=True).thread(thread).restore(at=revision, branch=branch)
     session.report(f"{checkpoint.id} has the state of {checkpoint.metadata['restored']}.", checkpoint)
+
+
+@command("undo", thread=THREAD)
+@click.argument("steps", type=click.IntRange(1), default=1, metavar="[N]")
+@click.option("--branch", type=BRANCH, help="Undo on this branch; by default at HEAD.")
+@dry_run_option
+def undo(session: CliContext, thread: str, steps: int, branch: str | None) -> None:
+    """Undo the last checkpoint of a thread, or the last N: save the state before them again. No checkpoint is removed.
+
+    Without N it also undoes an undo: the checkpoint that this adds is the last one then.
+
+    holdfast undo chat
+    holdfast undo chat 3 --dry-run
+    """
+    handle = session.open(write=not session.dry_run).thread(thread)
+    end = branch or "HEAD"
+    before = handle.find(f"{end}~{steps}")
+    changes = handle.diff(end, before.id).without_internal()
+    what = ", ".join(safe(str(each)) for each in changes.summary) or "no change"
+    undone = plural(steps, "checkpoint")
+    if session.dry_run:
+        session.report(f"Would undo {undone} ({what}).", before)
+        return
+    checkpoint = handle.restore(at=before.id, branch=branch)
+    session.report(f"Undid {undone} ({what}): {checkpoint.id} has the state of {before.id}.", checkpoint)
 
 
 @command("append", thread=THREAD)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.interfaces.cli.base import CliContext
+from holdfast.interfaces.cli.formatting import near
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -74,15 +75,14 @@ class StoredNameType(click.ParamType[str]):
 
     def similar_names(self, context: click.Context, parameter: click.Parameter, message: str) -> list[str]:
         """Return names that are similar to the given one, if a message says that there is no such name."""
-        from difflib import get_close_matches
-
         session, first = context.ensure_object(CliContext), _first(context)
         given = context.params.get(parameter.name or "")
         for name in given if isinstance(given, tuple) else (given,):
             if isinstance(name, str) and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message):
                 names = [each for start in (name[:1], "") for each in self._names(session, first, start)]
-                if name not in names:
-                    return get_close_matches(name, dict.fromkeys(names), 3)
+                # Of a revision such as draft~2, the name may be right, and the rest is what is wrong.
+                if name not in names and re.split(r"[~^@#]", name)[0] not in names:
+                    return near(name, dict.fromkeys(names))
         return []
 
     def _names(self, session: CliContext, thread: str, start: str) -> list[str]:

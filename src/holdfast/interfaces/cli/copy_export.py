@@ -55,7 +55,8 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     if copied.audit_left_out:
         session.note("The other store has an audit of its own: that of this store was not copied.")
     existing = f", {copied.skipped} of them existed already" if copied.skipped else ""
-    text = f"Copied {plural(copied.threads, 'thread')}{existing}: {copied.rows:,} rows, {size(copied.bytes)}"
+    what = plural(copied.threads, "thread" if threads else "line")  # a whole store has agents, scopes and more
+    text = f"Copied {what}{existing}: {copied.rows:,} rows, {size(copied.bytes)}"
     session.report(text, copied)
 
 

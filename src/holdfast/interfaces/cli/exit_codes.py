@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any
 
-from click.exceptions import ClickException, NoArgsIsHelpError
+from click.exceptions import ClickException, NoArgsIsHelpError, NoSuchOption
 
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError, SnapshotError
-from holdfast.interfaces.cli.formatting import safe
+from holdfast.interfaces.cli.formatting import near, safe
 
 OK, ERROR, USAGE, NOT_FOUND, CONFLICT, INTEGRITY, FINDINGS, NO_STORE = 0, 1, 2, 3, 4, 5, 6, 10
 INTERRUPTED = 130
@@ -102,7 +102,10 @@ def report_usage(error: ClickException, *, as_json: bool, color: bool) -> int:
     if usage:
         sys.stderr.write(f"{safe(usage, lines=True)}\n")
     hint = f"See {path} --help"
-    return _report("usage", error.format_message(), "", hint, error.exit_code, as_json=as_json, color=color)
+    if isinstance(error, NoSuchOption):
+        error = NoSuchOption(error.option_name, possibilities=near(error.option_name, error.possibilities or ()))
+    what = " ".join(error.format_message().split())  # click lists choices on lines of their own
+    return _report("usage", what, "", hint, error.exit_code, as_json=as_json, color=color)
 
 
 def report_unexpected(error: BaseException, *, as_json: bool, color: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -13,6 +14,9 @@ _UNSAFE = (
     "\ud800-\udfff"  # halves of surrogate pairs cannot be written
 )
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+_NEAR = 0.75
+"""How similar a name must be to be suggested: 1 is equal, and one letter of four that differs is 0.75."""
 
 _SPANS = (
     (365 * 86400, "year"),
@@ -75,6 +79,14 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     """Pad a text to a number of columns."""
     space = " " * (columns - width(text))
     return space + text if right else text + space
+
+
+def near(name: str, names: Iterable[str], most: int = 3) -> list[str]:
+    """Return the names that differ from one by little, such as by a typing error."""
+    from difflib import get_close_matches
+
+    plain = {each.strip("-"): each for each in names}
+    return [plain[each] for each in get_close_matches(name.strip("-"), plain, most, _NEAR)]
 
 
 def first_line(text: str) -> str:

@@ -162,7 +162,7 @@ def pause(session: CliContext, name: str) -> None:
 def resume(session: CliContext, name: str) -> None:
     """Resume a paused job, at the next time of its schedule."""
     job = session.open(write=True).jobs.resume(name)
-    session.tell(f"Resumed the job {name}, due {_due(job) or 'by hand'}.", job)
+    session.tell(f"Resumed the job {name}{f', due {_due(job)}' if job.due else '; it runs by hand'}.", job)
 
 
 @command("run", name=JOB)

@@ -16,6 +16,7 @@ from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_op
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import INTEGRITY
 from holdfast.interfaces.cli.formatting import ago, cut, first_line, safe
+from holdfast.interfaces.cli.scope_args import TIME
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
@@ -53,6 +54,8 @@ class LogCommand(CliCommand):
 @click.option("--branch", type=BRANCH, metavar="NAME", help="The history of this branch.")
 @click.option("--all", "all_branches", is_flag=True, help="The checkpoints of all branches.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of a merge.")
+@click.option("--since", metavar="WHEN", type=TIME, help="Only since a time: 2h, yesterday, 2026-11-01.")
+@click.option("--until", metavar="WHEN", type=TIME, help="Only until a time.")
 @click.option("--where", metavar="QUERY", help="Those that match a query; see holdfast help grep.")
 @click.option("-p", "--patch", is_flag=True, help="Show what each checkpoint changed.")
 @migrate_option
@@ -67,6 +70,8 @@ def log(
     branch: str | None,
     all_branches: bool,
     first_parent: bool,
+    since: datetime | None,
+    until: datetime | None,
     where: str | None,
     patch: bool,
     migrate: bool,
@@ -80,6 +85,7 @@ def log(
 
     holdfast log chat --oneline --graph --all
     holdfast log chat -3 -p
+    holdfast log chat --since yesterday
     holdfast log chat draft~2 --where 'role:human time>2h'
     """
     from holdfast.store.log_reader import LogReader
@@ -97,9 +103,9 @@ def log(
     writer = LogWriter(session, handle, LogOptions(oneline, graph, patch, all_channels, schemas))
     left = limit
     for entry in reader.entries():
-        if left == 0:
-            break
-        if not entry.matches:
+        if left == 0 or (since is not None and entry.time < since):
+            break  # no earlier checkpoint is later
+        if not entry.matches or (until is not None and entry.time > until):
             writer.skip(entry)
             continue
         writer.write(entry)

@@ -32,7 +32,7 @@ from holdfast._lazy import load
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import COMPLETE, CliContext, CliGroup
-from holdfast.interfaces.cli.formatting import safe
+from holdfast.interfaces.cli.formatting import near, safe
 from holdfast.interfaces.cli.output import wants_color
 
 COMMANDS = {
@@ -44,6 +44,7 @@ COMMANDS = {
         "blame": ("blame", "Show which checkpoint wrote each part of a state."),
         "grep": ("grep", "Search threads, agents, scopes and sessions."),
         "timeline": ("timeline", "Show what happened, and why."),
+        "watch": ("timeline", "Show what happens, as it happens."),
         "usage": ("usage", "Sum the tokens that models took, and what they cost."),
         "status": ("threads", "Show the status of the store."),
     },
@@ -55,6 +56,7 @@ COMMANDS = {
         "merge": ("merge", "Merge a branch."),
         "fork": ("branches", "Start a branch at a checkpoint, optionally with an edited state."),
         "restore": ("branches", "Save the state of an older checkpoint again."),
+        "undo": ("branches", "Undo the last checkpoints of a thread."),
         "tag": ("refs", "List, add or remove tags, each on one checkpoint."),
         "label": ("refs", "List, add or remove labels, each on any number of checkpoints."),
         "run": ("run", "Run a script in Lua or JavaScript."),
@@ -106,6 +108,7 @@ COMMANDS = {
         "alerts": ("alerts", "List, silence or test alerts."),
     },
     "Help": {
+        "init": ("meta", "Create a store, and name it in holdfast.toml."),
         "doctor": ("doctor", "Check the installation and the store."),
         "explain": ("doctor", "Explain the code of an error or a finding."),
         "completion": ("meta", "Print a completion script for a shell."),
@@ -145,10 +148,8 @@ class MainGroup(CliGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            from difflib import get_close_matches
-
-            near = _OTHER_WORDS.get(name) or get_close_matches(name, self.list_commands(ctx), 1)
-            also = f" Did you mean {near[0]}?" if near else ""
+            meant = _OTHER_WORDS.get(name) or near(name, self.list_commands(ctx), 1)
+            also = f" Did you mean {meant[0]}?" if meant else ""
             raise click.UsageError(f"there is no command {name!r}.{also}", ctx)
         return super().resolve_command(ctx, args)
 

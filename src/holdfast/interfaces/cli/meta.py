@@ -1,8 +1,10 @@
-"""`holdfast version`, `help` and `completion`, and the completion of a command line in a shell."""
+"""`holdfast init`, `version`, `help` and `completion`, and the completion of a command line in a shell."""
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 import click
 from click.shell_completion import (
@@ -17,6 +19,7 @@ from click.shell_completion import (
 )
 
 from holdfast import __version__
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import COMPLETE, CliContext, command
 
 SHELLS = ("bash", "zsh", "fish")
@@ -94,6 +97,44 @@ def completion(session: CliContext, shell: str) -> None:
     classes: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
     script = classes[shell](click.get_current_context().find_root().command, {}, "holdfast", COMPLETE).source()
     session.report((script,), {"shell": shell, "script": script})
+
+
+@command("init")
+@click.argument("location", metavar="[STORE]", required=False)
+def init(session: CliContext, location: str | None) -> None:
+    """Create a store, by default agents.db, and name it in holdfast.toml.
+
+    Commands and programs in this directory, and in those below, use it then, if no other one is named.
+
+    holdfast init
+    holdfast init 'postgresql://agents:${PASSWORD}@db/agents'
+    """
+    from holdfast.backends.config import FILE, to_url
+    from holdfast.backends.urls import path_to_url, redacted_url, url_to_path
+
+    file, url = Path(FILE), to_url(location or session.store_name or "agents.db")
+    if file.exists():
+        raise InvalidError(
+            f"there is a {FILE} already", where=str(file.absolute()), hint="Edit it; see its [stores.default]"
+        )
+    path = url_to_path(url)
+    if path is not None:
+        url = path_to_url(path.absolute())  # programs may start in another directory
+    if "${" not in url and redacted_url(url) != url:
+        raise InvalidError(
+            "the URL has a password, which would be readable in the file",
+            where=redacted_url(url),
+            hint="Set it as an environment variable, and write ${PASSWORD} in its place, in single quotes",
+        )
+    with file.open("x", encoding="utf-8") as written:
+        written.write(f"[stores.default]\nurl = {json.dumps(url, ensure_ascii=False)}\n")
+    try:
+        session.open_other("stores.default", create=True)
+    except BaseException:
+        file.unlink()
+        raise
+    text = f"Created the store {redacted_url(url)}, and {FILE}, which names it. Try holdfast doctor, or holdfast ui."
+    session.report(text, {"store": redacted_url(url), "file": str(file.absolute())})
 
 
 @command("version")

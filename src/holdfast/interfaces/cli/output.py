@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice
+from textwrap import wrap
 from typing import IO, Any, Self
 
 import click
@@ -48,6 +49,9 @@ _BARS_EVERY, _LINES_EVERY = 0.1, 5.0
 
 _LEAST = 16
 """The least width of the column of a table that is cut first, so that names stay distinct."""
+
+_CUT = 8
+"""The least width of the others, before the last ones are left out."""
 
 
 def on_terminal(stream: IO[str]) -> bool:
@@ -149,8 +153,8 @@ class Output:
     ) -> list[int]:
         """Write rows under headings. Returns the widths of the columns, for further rows.
 
-        A table is never wider than the terminal: the widest column is cut, then the last ones. In a pipe nothing is
-        cut. `right` names the columns that are aligned to the right.
+        A table is never wider than the terminal: the widest column is cut, then the last ones, and what has no room is
+        named below. In a pipe nothing is cut. `right` names the columns that are aligned to the right.
         """
         cells = [[safe(cell) for cell in row] for row in rows]
         fitted = list(widths) if widths else self._fit(heads, cells)
@@ -176,6 +180,10 @@ class Output:
         rows = iter(rows)
         while page := list(islice(rows, _PAGE)):
             widths = self.table(heads, page, widths=widths, **options)
+        if left_out := [head for head, width in zip(heads, widths, strict=False) if not width]:
+            note = f"(no room for {', '.join(left_out)}: widen the terminal, or give --json)"
+            for line in wrap(note, self.columns or len(note)):
+                self.line(self.style(line, "dim"))
         return bool(widths)
 
     def _fit(self, heads: Sequence[str], cells: list[list[str]]) -> list[int]:
@@ -183,8 +191,9 @@ class Output:
         room = self.columns
         if room is None:
             return found
-        order = [found.index(max(found)), *range(len(heads) - 1, -1, -1)]
-        least = [_LEAST, *[0] * len(heads)]
+        last = range(len(heads) - 1, -1, -1)
+        order = [found.index(max(found)), *last, *last]
+        least = [_LEAST, *[_CUT] * len(heads), *[0] * len(heads)]
         for place, smallest in zip(order, least, strict=True):
             over = sum(found) + 2 * (sum(1 for each in found if each) - 1) - room
             if over <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -64,6 +64,24 @@ class DurationType(click.ParamType[timedelta]):
 
 
 SPAN = DurationType()
+
+
+class TimeType(click.ParamType[datetime]):
+    """A time, such as `2h` ago, `yesterday` or `2026-11-01`."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Parse it, relative to now."""
+        from holdfast.time_parser import parse_time
+
+        try:
+            return parse_time(value, datetime.now(UTC).astimezone())
+        except InvalidError as error:
+            self.fail(f"{error.what}: {error.hint}", param, ctx)
+
+
+TIME = TimeType()
 
 
 def parse_value(text: str, where: str) -> Any:

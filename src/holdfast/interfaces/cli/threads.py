@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from holdfast._views import size
+from holdfast.engine.model.scopes import readable_place
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import KINDS, STATUSES, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
@@ -77,7 +78,12 @@ def threads(
         none = f"There are no {what}." if everything else f"No {what} match."
         hidden = ("damaged",) if kind == "all" else ("damaged", "kind", *(["status"] if kind != "thread" else []))
         session.list(
-            listed, none=none, first=("name", "status", "steps", "branches", "bytes"), hidden=hidden, updated=_updated
+            listed,
+            none=none,
+            first=("name", "status", "steps", "branches", "bytes"),
+            hidden=hidden,
+            name=lambda line: readable_place(line.name) if line.kind == "scope" else line.name,
+            updated=_updated,
         )
     if damaged:
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")

@@ -1,26 +1,36 @@
-"""`holdfast timeline`: what happened in a store, and why."""
+"""`holdfast timeline` and `watch`: what happened in a store, and why; and what happens now."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.engine.model.scopes import readable_place
 from holdfast.interfaces.cli.base import CliContext, check_folder, command, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import clock, plural, safe
 from holdfast.interfaces.cli.grep import GrepCommand
+from holdfast.interfaces.cli.scope_args import SPAN, TIME
 
 if TYPE_CHECKING:
     from holdfast.interfaces.cli.output import Output
+    from holdfast.store.store import Store
     from holdfast.store.timeline.api import Timeline
     from holdfast.store.timeline.causality import CausalNode
     from holdfast.store.timeline.event import TimelineEvent
 
 _PAGE = 500
+
+_AGAIN = timedelta(seconds=10)
+"""How long before the last event `watch` looks again."""
 
 
 @command("timeline", cls=GrepCommand)
@@ -85,7 +95,22 @@ def timeline(
         session.list(events, none="Nothing of that kind happened.", exact=True)
     if events.next is not None:
         session.note(f"There are more: --after {events.next}")
+    if option := _option_of(store, text):
+        session.note(f"{text} was searched as text. All that is about it: holdfast timeline {option}")
     session.exit_if(not events.count, NOT_FOUND)
+
+
+def _option_of(store: Store, text: str) -> str:
+    """Return the option for the events of a thread, an agent or a scope, if a text is the name of one."""
+    if not text or any(each in text for each in ' ()*"'):
+        return ""
+    if any(each.name == text for each in store.threads(prefix=text, limit=1)):
+        return f"--thread {shlex.quote(text)}"
+    if any(each.id == text for each in store.agents.list(prefix=text, limit=1)):
+        return f"--scope {shlex.quote(f'agent:{text}')}"
+    found = (each.scope for each in store.scopes(limit=_PAGE))
+    scope = next((each for each in found if text == str(each) or text in [part.name for part in each.parts]), None)
+    return f"--scope {shlex.quote(str(scope))}" if scope else ""
 
 
 class _Events:
@@ -154,3 +179,56 @@ def _node_lines(out: Output, depth: int, node: CausalNode) -> Iterator[str]:
         yield f"{'  ' * depth}{clock(event.time)} {kind} {safe(f'{place}{outcome} {event.summary}'.rstrip())}"
     if node.more:
         yield f"{'  ' * (depth + 1)}…"
+
+
+@command("watch", cls=GrepCommand)
+@click.option("--thread", type=THREAD, metavar="THREAD", help="Only about this thread.")
+@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope, and in those inside.")
+@click.option("--errors", is_flag=True, help="Only what failed or was refused.")
+@click.option("--since", metavar="WHEN", type=TIME, help="Begin with what happened since then: 2h, yesterday.")
+@click.option("--interval", default="1s", show_default=True, metavar="SPAN", type=SPAN, help="How often to look.")
+@limit_option()
+def watch(
+    session: CliContext,
+    query: tuple[str, ...],
+    since: datetime | None,
+    interval: timedelta,
+    limit: int | None,
+    **filters: Any,
+) -> None:
+    """Show what happens in the store as it happens, until Ctrl-C: what `holdfast timeline` lists, by any process.
+
+    QUERY is one of the timeline. `holdfast state watch` shows the values of a scope, each change once.
+
+    holdfast watch
+    holdfast watch --thread chat-1
+    holdfast watch kind:hook --errors --json
+    """
+    store, text = session.open(), " ".join(query)
+    begin = since or datetime.now(UTC)
+    seen: dict[tuple[str, int, str], datetime] = {}
+    store.timeline.query(text, limit=1, since=begin, **filters)  # an error in the query is said before the wait
+    session.note("Watching. Ctrl-C ends.")
+    while True:
+        for event in _Events(
+            store.timeline, text, sys.maxsize, None, {**filters, "since": begin, "oldest_first": True}
+        ):
+            if (name := (event.id, event.number, event.kind)) in seen:
+                continue
+            seen[name] = event.time
+            session.report((_event_line(session.out, event),), event, page=False)
+            session.out.flush()
+            if len(seen) == limit:
+                return
+        if limit is None and seen:
+            # What another process saved earlier may be seen later, so a little of what was seen is read again.
+            begin = max(begin, max(seen.values()) - _AGAIN)
+            seen = {name: time for name, time in seen.items() if time >= begin}
+        sleep(interval.total_seconds())
+
+
+def _event_line(out: Output, event: TimelineEvent) -> str:
+    kind = out.style(f"{event.kind} {safe(event.action)}", "yellow")
+    place = readable_place(event.scope)
+    what = safe(" ".join(filter(None, (place, event.key, f"[{event.outcome}]" if event.failed else "", event.summary))))
+    return f"{clock(event.time)}  {kind}  {what}{f', by {safe(event.actor)}' if event.actor else ''}"
