@@ -97,6 +97,8 @@ class Server:
     async def authenticate(self, request: Request) -> Caller:
         """Return who makes a request. Raises `DeniedError`, and `TransientError` after too many."""
         header = request.headers.get("authorization", "")
+        if not header and (key := request.headers.get("x-api-key", "")):  # what LangGraph's clients send a token as
+            header = f"Bearer {key}"
         if header:
             kind, _, text = header.partition(" ")
             if kind.lower() != "bearer":

@@ -65,7 +65,7 @@ class Route(NamedTuple):
 class RouteTable:
     """Collects routes: `@table.get("/threads/{thread}")` before a function adds one.
 
-    A parameter that the path does not name is in the query of a GET or DELETE, and in the body of a POST or PUT.
+    A parameter that the path does not name is in the query of a GET or DELETE, and in the body otherwise.
     """
 
     def __init__(self) -> None:
@@ -83,6 +83,10 @@ class RouteTable:
         """Add a route that sets something."""
         return self._add("PUT", path, 200)
 
+    def patch(self, path: str) -> Callable[[F], F]:
+        """Add a route that changes a part of something."""
+        return self._add("PATCH", path, 200)
+
     def delete(self, path: str) -> Callable[[F], F]:
         """Add a route that removes something."""
         return self._add("DELETE", path, 200)
@@ -94,7 +98,7 @@ class RouteTable:
                 (each.name, hints[each.name], *(() if each.default is each.empty else (each.default,)))
                 for each in list(inspect.signature(function).parameters.values())[1:]
             ]
-            has_body = method in ("POST", "PUT")
+            has_body = method in ("POST", "PUT", "PATCH")
             in_body = [each for each in fields if has_body and each[0] not in names_in(path)]
             name, summary = function.__name__, (function.__doc__ or "").strip().split("\n")[0]
             self.routes.append(

@@ -15,10 +15,13 @@ from holdfast.interfaces.cli.prune import SizeType
 from holdfast.interfaces.cli.runs import find_target, importable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from starlette.routing import BaseRoute
+
+    from holdfast.interfaces.http.app import Server
     from holdfast.store.store import Store
 
 _LOOPBACK = "127.0.0.1"
@@ -42,7 +45,6 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             metavar="SIZE",
             help="The largest request, such as a state that a program saves.",
         ),
-        click.option("--graph", default="", metavar="FILE.py:NAME", help="Replay recorded threads with this graph."),
         click.option("--hooks", default="", metavar="MODULE:FUNCTION", help="Replay calls of hooks with these."),
         click.option("--grafana", default="", metavar="URL", help="Link to these dashboards from the page of metrics."),
         click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
@@ -63,6 +65,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 
 @command("ui")
 @_options
+@click.option("--graph", default="", metavar="FILE.py:NAME", help="Replay recorded threads with this graph.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open nothing.")
 def ui(session: CliContext, location: str | None, write: bool, no_browser: bool, **settings: Any) -> None:
     """Look at a store in the browser.
@@ -80,37 +83,66 @@ def ui(session: CliContext, location: str | None, write: bool, no_browser: bool,
     opened = _open(session, location, write=write, record=False)
     browser = not no_browser and not session.json
     graph = settings["graph"] = settings["graph"] and importable(settings["graph"])
-    with _worker(session, opened, graph if write else ""):
+    with _worker(session, opened, _graph_at(opened, graph)) if graph and write else nullcontext():
         _serve(session, opened, write=write, start_token=True, browser=browser, **settings)
 
 
 @command("serve")
 @_options
+@click.option(
+    "--graph",
+    "graphs",
+    multiple=True,
+    metavar="[NAME=]FILE.py:NAME",
+    help="Serve this graph, or those of a langgraph.json, to LangGraph's clients; the first replays recorded threads.",
+)
 @click.option("--no-start-token", is_flag=True, help="Accept only tokens of `holdfast token issue`.")
-def serve(session: CliContext, location: str | None, write: bool, no_start_token: bool, **settings: Any) -> None:
+def serve(
+    session: CliContext,
+    location: str | None,
+    write: bool,
+    no_start_token: bool,
+    graphs: tuple[str, ...],
+    **settings: Any,
+) -> None:
     """Serve a store over HTTP, to programs and to browsers.
 
     Whoever uses it needs a token: that of the start, in a file that only you can read, or one of `holdfast token
     issue`. Reads of identities are recorded in the audit. For another address than this machine's, put a proxy with TLS
-    before it.
+    before it. With --graph, LangGraph's own clients (langgraph-sdk, RemoteGraph) use it, with a token as their API key;
+    with --write, a worker in this process does their runs.
 
     holdfast serve agents.db
+    holdfast serve agents.db --write --graph support=app.py:graph
+    holdfast serve agents.db --write --graph langgraph.json
     holdfast serve agents.db --host 0.0.0.0 --allowed-host agents.internal --no-start-token
     """
     opened = _open(session, location, write=write, record=True)
-    _serve(session, opened, write=write, start_token=not no_start_token, **settings)
+    if not graphs:
+        _serve(session, opened, write=write, start_token=not no_start_token, graph="", **settings)
+        return
+    from holdfast.interfaces.langgraph_server.graphs import load_graphs, places_in
+
+    places = [(name, place, importable(place)) for name, place in places_in(graphs)]
+    served = load_graphs(opened, [(name, place, find_target(place)) for name, place, _ in places])
+    with _worker(session, opened, served) if write else nullcontext():
+        _serve(session, opened, served, write=write, start_token=not no_start_token, graph=places[0][2], **settings)
 
 
-def _worker(session: CliContext, store: Store, place: str) -> AbstractContextManager[object]:
-    """Return a worker for the graph that was named, if one was."""
-    if not place:
-        return nullcontext()
+def _graph_at(store: Store, place: str) -> Mapping[str, Any]:
+    """Return the graph or workflow that was named, by its name."""
     from holdfast.agents.runs.steps import Workflow
     from holdfast.interfaces.langgraph.replayer import load_graph
     from holdfast.interfaces.langgraph.saver import HoldfastSaver
 
     found = find_target(place)
-    worker = store.worker(found if isinstance(found, Workflow) else load_graph(place, found, HoldfastSaver(store)))
+    target = found if isinstance(found, Workflow) else load_graph(place, found, HoldfastSaver(store))
+    return {str(target.name): target}
+
+
+def _worker(session: CliContext, store: Store, targets: Mapping[str, Any]) -> AbstractContextManager[object]:
+    """Return a worker for graphs and workflows."""
+    worker = store.worker(**targets)
     session.note(f"A worker does runs of {', '.join(worker.names)}.")
     return worker
 
@@ -128,6 +160,7 @@ def _open(session: CliContext, location: str | None, *, write: bool, record: boo
 def _serve(
     session: CliContext,
     store: Store,
+    graphs: Mapping[str, Any] | None = None,
     *,
     host: str,
     port: int,
@@ -174,7 +207,15 @@ def _serve(
     cookie_hosts = (name, *(each for each in own if not is_loopback(each)))
     options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), cookie_hosts=cookie_hosts, **further)
     authenticator = Authenticator(store, start_token=start_token)
-    app = build_app(Service(store, options), authenticator, page_routes)
+
+    def routes(server: Server) -> list[BaseRoute]:
+        if graphs is None:
+            return list(page_routes(server))
+        from holdfast.interfaces.langgraph_server.app import graph_routes
+
+        return [*graph_routes(server, graphs), *page_routes(server)]
+
+    app = build_app(Service(store, options), authenticator, routes)
     with ExitStack() as stack:
         bound = [stack.enter_context(each) for each in (bind_loopback(port) if local else [bind(host, port)])]
         number = bound[0].getsockname()[1]

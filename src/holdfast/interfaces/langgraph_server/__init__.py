@@ -1,0 +1,1 @@
+"""LangGraph's own clients against a served store: `langgraph-sdk` and `RemoteGraph`."""

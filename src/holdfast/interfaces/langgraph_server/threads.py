@@ -1,0 +1,397 @@
+"""Threads as LangGraph's clients see them: those of the store, with metadata of their own.
+
+What a client gives to a thread as a whole is the state of a line in the thread's family, as those of subgraphs are: so
+it is copied, backed up, encrypted, erased and deleted with the thread, and whoever may read the one may read the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+from uuid import uuid4
+
+from holdfast.engine.model.scopes import MARK as STATE
+from holdfast.engine.namespaces import split_name, thread_name
+from holdfast.engine.types import Checkpoint
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.langgraph.saver import HoldfastSaver
+from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, Order, has_entries, page_of
+from holdfast.interfaces.langgraph_server.routes import ClientCall
+from holdfast.interfaces.langgraph_server.shapes import interrupt_json, state_json
+
+THREADS = RouteTable()
+
+RECORD = "client:record"
+"""The namespace of what clients give to a thread as a whole. No subgraph has it: its part after the colon is an id."""
+
+_STATUSES = {"running": "busy", "waiting": "interrupted", "unfinished": "interrupted", "failed": "error"}
+Status = Literal["idle", "busy", "interrupted", "error"]
+
+
+def record_of(call: ClientCall, thread: str) -> Checkpoint[Any] | None:
+    """Return what clients gave to a thread, or None."""
+    try:
+        return call.store.thread(thread_name(_checked(thread), RECORD)).get()
+    except NotFoundError:
+        return None
+
+
+def _checked(thread: str) -> str:
+    if split_name(thread)[1] or thread.startswith(STATE):
+        raise NotFoundError("there is no such thread", where=f"thread {thread!r}"[:100])
+    return thread
+
+
+def describe_thread(call: ClientCall, thread: str, *, values: bool = True) -> Object:
+    """Return a thread. `NotFoundError` if there is none that the caller may read."""
+    record, handle = record_of(call, thread), call.store.thread(thread)
+    try:
+        info = handle.info()
+    except NotFoundError:
+        info = None
+    if record is None and info is None:
+        raise NotFoundError("there is no such thread", where=f"thread {thread!r}"[:100])
+    given: Mapping[str, Any] = {} if record is None else record.state
+    begun, changed = list[datetime](), list[datetime]()
+    if info is not None:
+        begun, changed = [info.created], [info.updated]
+    if record is not None:
+        begun.append(datetime.fromisoformat(given["created_at"]))
+        changed.append(record.time)
+    found: Object = {
+        "thread_id": thread,
+        "created_at": min(begun).isoformat(),
+        "updated_at": max(changed).isoformat(),
+        "state_updated_at": changed[0].isoformat(),
+        "metadata": given.get("metadata", {}),
+        "config": given.get("config", {}),
+        "context": given.get("context", {}),
+        "status": "idle",
+        "values": None,
+        "interrupts": {},
+        "error": None,
+    }
+    if info is not None and info.latest is not None:
+        status = handle.status()
+        found["status"] = _STATUSES.get(status.status, "idle")
+        found["error"] = f"{status.error}: {status.message}" if status.error else None
+        if values:
+            snapshot = graph_of(call, thread, given).get_state({"configurable": {"thread_id": thread}})
+            found["values"] = snapshot.values
+            asked = {task.id: [interrupt_json(each) for each in task.interrupts] for task in snapshot.tasks}
+            found["interrupts"] = {id: each for id, each in asked.items() if each}
+    return found
+
+
+def graph_of(call: ClientCall, thread: str, given: Mapping[str, Any] | None = None) -> Any:
+    """Return the graph that was last run on a thread; the only one that is served, if none was."""
+    if given is None:
+        record = record_of(call, thread)
+        given = {} if record is None else record.state
+    name = given.get("metadata", {}).get("graph_id")
+    if name is None and len(call.graphs.names) != 1:
+        raise InvalidError(
+            "no graph was run on the thread by a client, so nothing says how its state is read",
+            where=f"thread {thread!r}"[:100],
+            hint="Give it the name of one: threads.update(thread_id, metadata={'graph_id': …})",
+        )
+    return call.graphs.of(call.graphs.names[0] if name is None else str(name), call.store)
+
+
+def _require(call: ClientCall, thread: str) -> None:
+    """Raise `NotFoundError` if there is no thread that the caller may read."""
+    if record_of(call, thread) is None:
+        try:
+            call.store.thread(thread).info()
+        except NotFoundError:
+            raise NotFoundError("there is no such thread", where=f"thread {thread!r}"[:100]) from None
+
+
+def create_record(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> bool:
+    """Make a thread. Returns False if there is one, to which the caller has rights."""
+    handle = call.store.thread(_checked(thread))
+    with suppress(NotFoundError):
+        handle.info()
+        return False
+    state = {"metadata": metadata, "created_at": datetime.now(UTC).isoformat(), **fields}
+    try:
+        call.store.thread(thread_name(thread, RECORD)).put(state, parent="", on_conflict="raise", kind="client")
+    except ConflictError:
+        return False
+    return True
+
+
+def note(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> None:
+    """Add entries to the metadata of a thread, and set other fields."""
+    line = call.store.thread(thread_name(thread, RECORD))
+    if record_of(call, thread) is None:
+        begun = call.store.thread(thread).info().created.isoformat()
+        with suppress(ConflictError):
+            state = {"metadata": metadata, "created_at": begun, **fields}
+            line.put(state, parent="", on_conflict="raise", kind="client")
+            return
+    changes: dict[Any, Any] = {("metadata", key): value for key, value in metadata.items()}
+    line.update(changes | fields, kind="client")
+
+
+@THREADS.post("/threads", status=200)
+def create_thread(
+    call: ClientCall,
+    *,
+    thread_id: str | None = None,
+    metadata: Object | None = None,
+    if_exists: Literal["raise", "do_nothing"] = "raise",
+    supersteps: list[Object] | None = None,
+    ttl: Object | None = None,
+) -> Any:
+    """Make a thread, and perhaps give it the states of some steps."""
+    thread = thread_id or str(uuid4())
+    _refuse_ttl(ttl)
+    if not create_record(call, thread, metadata or {}):
+        if if_exists == "raise":
+            raise ConflictError("there is a thread of this id", where=repr(thread)[:80], hint="if_exists='do_nothing'")
+        return describe_thread(call, thread)
+    if supersteps:
+        from langgraph.types import StateUpdate
+
+        from holdfast.interfaces.langgraph_server.commands import to_command
+
+        steps = [
+            [
+                StateUpdate(cast(Any, to_command(each["command"]) if each.get("command") else each.get("values")), node)
+                for each in step.get("updates", ())
+                if (node := each.get("as_node"))
+            ]
+            for step in supersteps
+        ]
+        graph_of(call, thread).bulk_update_state({"configurable": {"thread_id": thread}}, steps)
+    return describe_thread(call, thread)
+
+
+def _refuse_ttl(ttl: Object | None) -> None:
+    if ttl is not None:
+        raise UnsupportedError(
+            "threads get no time to live from a client",
+            hint="On the server: HoldfastSaver(store, ttl='30d'), store.thread(name).expire('30d')",
+        )
+
+
+@THREADS.get("/threads/{thread_id}")
+def get_thread(call: ClientCall, thread_id: str, *, include: str | None = None) -> Any:
+    """Return a thread."""
+    if include:
+        raise UnsupportedError("a thread has no further fields", where=f"include={include}"[:80])
+    return describe_thread(call, thread_id)
+
+
+def update_thread(
+    call: ClientCall, thread_id: str, *, metadata: Object | None = None, ttl: Object | None = None
+) -> Any:
+    """Add entries to the metadata of a thread."""
+    _refuse_ttl(ttl)
+    _require(call, thread_id)
+    note(call, thread_id, metadata or {})
+    return describe_thread(call, thread_id)
+
+
+THREADS.patch("/threads/{thread_id}")(update_thread)
+
+
+@THREADS.delete("/threads/{thread_id}")
+def delete_thread(call: ClientCall, thread_id: str) -> Any:
+    """Delete a thread with all that belongs to it."""
+    _require(call, thread_id)
+    call.store.thread(thread_id).delete()
+    return {}
+
+
+@THREADS.post("/threads/{thread_id}/copy", status=200)
+def copy_thread(call: ClientCall, thread_id: str) -> Any:
+    """Copy a thread with its history."""
+    _require(call, thread_id)
+    new = str(uuid4())
+    HoldfastSaver(call.store).copy_thread(thread_id, new)
+    return describe_thread(call, new)
+
+
+def _found(
+    call: ClientCall,
+    metadata: Object | None,
+    values: Object | None,
+    ids: Sequence[str] | None,
+    status: str | None,
+    *,
+    with_values: bool = True,
+) -> Iterator[Object]:
+    """Yield the threads that match, the last updated first."""
+    needs_values = with_values or bool(values)
+    for name in ids if ids is not None else _names(call):
+        record = record_of(call, name) if metadata else None
+        if metadata and not has_entries({} if record is None else record.state.get("metadata", {}), metadata):
+            continue
+        try:
+            found = describe_thread(call, name, values=needs_values)
+        except (NotFoundError, CorruptError):
+            continue  # it was deleted meanwhile; or is left to `verify`
+        except InvalidError:
+            found = describe_thread(call, name, values=False)
+        if status in (None, found["status"]) and has_entries(found["values"] or {}, values):
+            yield found
+
+
+def _names(call: ClientCall) -> Iterator[str]:
+    """Yield the names of threads, the last updated first."""
+    cursor, seen = None, set[str]()
+    while True:
+        page = call.store.threads(order="updated", limit=200, cursor=cursor)
+        for each in page:
+            root, _ = split_name(each.thread)
+            if root not in seen:
+                seen.add(root)
+                yield root
+        if (cursor := page.next) is None:
+            return
+
+
+@THREADS.post("/threads/search", status=200, reads=True)
+def search_threads(
+    call: ClientCall,
+    *,
+    metadata: Object | None = None,
+    values: Object | None = None,
+    ids: list[str] | None = None,
+    status: Status | None = None,
+    limit: Limit = 10,
+    offset: Offset = 0,
+    sort_by: Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] = "updated_at",
+    sort_order: Order = "desc",
+    select: list[str] | None = None,
+    extract: dict[str, str] | None = None,
+) -> Any:
+    """List threads: those with some metadata or values, or a status."""
+    if extract:
+        raise UnsupportedError("values are not extracted by a search", hint="select=['values'], or a state's select")
+    needs_values = not select or bool({"values", "interrupts"} & set(select))
+    every = _found(call, metadata, values, ids, status, with_values=needs_values)
+    if (sort_by, sort_order) == ("updated_at", "desc") and ids is None:
+        found = [each for each, _ in zip(every, range(offset + limit + 1), strict=False)]
+    else:
+        found = sorted(every, key=lambda each: (each[sort_by], each["thread_id"]), reverse=sort_order == "desc")
+    return page_of(found, limit, offset, select)
+
+
+@THREADS.post("/threads/count", status=200, reads=True)
+def count_threads(
+    call: ClientCall, *, metadata: Object | None = None, values: Object | None = None, status: Status | None = None
+) -> Any:
+    """Count them likewise."""
+    return sum(1 for _ in _found(call, metadata, values, None, status, with_values=False))
+
+
+@THREADS.post("/threads/prune", status=200)
+def prune_threads(
+    call: ClientCall, *, thread_ids: list[str], strategy: Literal["delete", "keep_latest"] = "delete"
+) -> Any:
+    """Delete threads, or all of their checkpoints but the latest."""
+    known = []
+    for each in thread_ids:
+        with suppress(NotFoundError):
+            _require(call, each)
+            known.append(each)
+    if strategy == "delete":
+        return {"pruned_count": sum(call.store.thread(each).delete() for each in known)}
+    HoldfastSaver(call.store).prune(known, strategy=strategy)
+    return {"pruned_count": len(known)}
+
+
+# States -----------------------------------------------------------------------------------------------------------
+
+
+def place(thread: str, checkpoint: Object | str | None = None) -> Any:
+    """Return the config that names a checkpoint of a thread, or its latest one."""
+    if isinstance(checkpoint, str):
+        checkpoint = {"checkpoint_id": checkpoint}
+    where = {key: value for key, value in (checkpoint or {}).items() if value and key != "thread_id"}
+    if unknown := where.keys() - {"checkpoint_id", "checkpoint_ns", "checkpoint_map"}:
+        raise InvalidError(f"a checkpoint has no {min(unknown)}"[:100])
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": "", **where}}
+
+
+def _state(
+    call: ClientCall, thread: str, checkpoint: Object | str | None, subgraphs: bool, select: list[str] | None
+) -> Any:
+    _require(call, thread)
+    found = graph_of(call, thread).get_state(place(thread, checkpoint), subgraphs=subgraphs)
+    if checkpoint is not None and not (found.config or {}).get("configurable", {}).get("checkpoint_id"):
+        raise NotFoundError("the thread has no such checkpoint", where=f"thread {thread!r}"[:100])
+    if checkpoint is not None and found.created_at is None:
+        raise NotFoundError("the thread has no such checkpoint", where=f"thread {thread!r}"[:100])
+    return state_json(found, thread, select)
+
+
+@THREADS.get("/threads/{thread_id}/state")
+def get_state(call: ClientCall, thread_id: str, *, subgraphs: bool = False, select: Any = None) -> Any:
+    """Return the latest state of a thread."""
+    return _state(call, thread_id, None, subgraphs, [select] if isinstance(select, str) else select)
+
+
+@THREADS.get("/threads/{thread_id}/state/{checkpoint_id}")
+def get_state_at(
+    call: ClientCall, thread_id: str, checkpoint_id: str, *, subgraphs: bool = False, select: Any = None
+) -> Any:
+    """Return the state of a thread at a checkpoint."""
+    return _state(call, thread_id, checkpoint_id, subgraphs, [select] if isinstance(select, str) else select)
+
+
+@THREADS.post("/threads/{thread_id}/state/checkpoint", status=200, reads=True)
+def get_state_of(
+    call: ClientCall, thread_id: str, *, checkpoint: Object, subgraphs: bool = False, select: list[str] | None = None
+) -> Any:
+    """Return the state of a thread, or of a subgraph in it, at a checkpoint."""
+    return _state(call, thread_id, checkpoint, subgraphs, select)
+
+
+@THREADS.post("/threads/{thread_id}/state", status=200)
+def update_state(
+    call: ClientCall,
+    thread_id: str,
+    *,
+    values: Any = None,
+    checkpoint_id: str | None = None,
+    checkpoint: Object | None = None,
+    as_node: str | None = None,
+) -> Any:
+    """Change the state of a thread as a node would; after an earlier checkpoint, a branch begins there."""
+    _require(call, thread_id)
+    graph, after = graph_of(call, thread_id), place(thread_id, checkpoint_id or checkpoint)
+    made = graph.update_state(after, values, as_node=as_node)
+    where = made["configurable"]
+    named = {"thread_id": thread_id, "checkpoint_ns": where.get("checkpoint_ns", ""), "checkpoint_map": None}
+    return {"checkpoint": {**named, "checkpoint_id": where["checkpoint_id"]}, "configurable": where}
+
+
+@THREADS.post("/threads/{thread_id}/history", status=200, reads=True)
+def get_history(
+    call: ClientCall,
+    thread_id: str,
+    *,
+    limit: Limit = 10,
+    before: Any = None,
+    metadata: Object | None = None,
+    checkpoint: Object | None = None,
+    select: list[str] | None = None,
+) -> Any:
+    """List the states of a thread, the latest first."""
+    _require(call, thread_id)
+    earlier = (
+        None
+        if not before
+        else place(thread_id, before.get("configurable", before) if isinstance(before, dict) else before)
+    )
+    found = graph_of(call, thread_id).get_state_history(
+        place(thread_id, checkpoint), limit=limit, before=earlier, filter=metadata or None
+    )
+    return [state_json(each, thread_id, select) for each in found]
