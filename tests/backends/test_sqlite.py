@@ -133,10 +133,15 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_database(path: Path) -> None:
-    path.write_bytes(b"Dear diary, " * 1_000)
-    with pytest.raises(CorruptError, match="not a SQLite database"):
+    text = b"Dear diary, " * 1_000
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match="the file is a text file, not a store"):
         opened(path)
-    assert path.read_bytes() == b"Dear diary, " * 1_000
+    assert path.read_bytes() == text
+    path.write_bytes(text + bytes(4096))
+    with pytest.raises(CorruptError, match="not a SQLite database"):
+        opened(path)  # perhaps a store whose beginning is overwritten
+    assert path.read_bytes() == text + bytes(4096)
 
 
 @pytest.mark.parametrize("setup", ["CREATE TABLE t (x)", "PRAGMA application_id = 99"])

@@ -313,17 +313,20 @@ def _check_kind(path: str, url: str) -> None:
     with contextlib.suppress(OSError):  # a VFS of its own
         with Path(path).open("rb") as file:
             start = file.read(_SMALLEST_PAGE)
+            file.seek(max(file.seek(0, os.SEEK_END) - _SMALLEST_PAGE, 0))
+            end = file.read(_SMALLEST_PAGE)
         kind = next((kind for mark, kind in _CONTENTS if start.startswith(mark)), "")
-        text = start.decode(errors="ignore")  # the last character may be cut
-        if (
-            not kind
-            and len(text.encode()) > len(start) - 4
-            and all(each.isprintable() or each.isspace() for each in text)
-        ):
+        if not kind and _is_text(start) and _is_text(end):
             kind = "a text file"
         if kind:
             hint = "Name another file; a store is a SQLite file, and the first save creates it"
             raise ConfigError(f"the file is {kind}, not a store", where=url, hint=hint)
+
+
+def _is_text(part: bytes) -> bool:
+    """Return whether a part of a file is text, of which the first and the last character may be cut."""
+    text = part.decode(errors="ignore")
+    return len(text.encode()) > len(part) - 7 and all(each.isprintable() or each.isspace() for each in text)
 
 
 def _check_length(path: str, url: str) -> None:

@@ -82,11 +82,13 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def near(name: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """Return the names that differ from one by little, such as by a typing error."""
+    """Return the names that differ from one by little, such as by a typing error, or that begin with it."""
     from difflib import get_close_matches
 
-    plain = {each.strip("-"): each for each in names}
-    return [plain[each] for each in get_close_matches(name.strip("-"), plain, most, _NEAR)]
+    plain, typed = {each.strip("-"): each for each in names}, name.strip("-")
+    longer = [each for each in plain if len(typed) > 2 and each.startswith(typed)]
+    found = dict.fromkeys([*get_close_matches(typed, plain, most, _NEAR), *longer])
+    return [plain[each] for each in found][:most]
 
 
 def first_line(text: str) -> str:
