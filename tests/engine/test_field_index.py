@@ -123,8 +123,8 @@ def test_the_last_updated_come_first(store: Store) -> None:
     assert rest == [name for name in expected[2:] if name != "t00"]
     with pytest.raises(holdfast.errors.InvalidError, match="cursor"):
         store.threads(order="updated", cursor="t00")
-    with pytest.raises(holdfast.errors.InvalidError, match="by name or updated"):
-        store.threads(order="size")  # type: ignore[arg-type]
+    with pytest.raises(holdfast.errors.InvalidError, match="listed by name"):
+        store.threads(order="length")  # type: ignore[arg-type]
 
 
 def test_a_save_writes_only_what_its_parent_does_not_have(store: Store) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.state_loader import StateLoader
     from holdfast.engine.state_reader import StateReader
     from holdfast.engine.text_index.indexer import TextIndexer
+    from holdfast.engine.thread_sizes import ThreadSizes
     from holdfast.engine.value_schemas import ValueBindings
 
 
@@ -120,6 +121,13 @@ class Engine:
         from holdfast.engine.field_index import FieldIndex
 
         return FieldIndex(self.context, self.lines)
+
+    @cached_property
+    def sizes(self) -> ThreadSizes:
+        """Knows the sizes of threads."""
+        from holdfast.engine.thread_sizes import ThreadSizes
+
+        return ThreadSizes(self.context, self.lines)
 
     @cached_property
     def appender(self) -> Appender:

@@ -68,6 +68,7 @@ class Root:
 ROOT = Root()
 
 At: TypeAlias = str | Position | OnBranch | Root | None
+_Summarize: TypeAlias = Callable[[Sequence[tuple[Line, LineInfo]]], Awaitable[list[LineSummary]]]
 """Names a step: None is HEAD, a string the one with that id, its position, or the head of a branch; `ROOT` is before
 all of them."""
 
@@ -329,6 +330,13 @@ class LineIndex:
 
     async def list_threads(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """Return threads by name: those that start with a prefix, after a name."""
+        return await self._listed(await self._threads_by_name(tenant, prefix, after, limit))
+
+    async def list_sizes(self, tenant: str, after: str, limit: int) -> list[LineSummary]:
+        """Return threads by name, after a name, with their sizes and times; nothing of their latest steps."""
+        return await self._listed(await self._threads_by_name(tenant, "", after, limit), self._sizes)
+
+    async def _threads_by_name(self, tenant: str, prefix: str, after: str, limit: int) -> list[tuple[Line, LineInfo]]:
         start = max(prefix, after + "\0" if after else "")
         # Lines that are not threads are skipped, however many there are.
         scans = [Scan(LINES, (tenant,), (max(start, _PAST_STATE),), limit=limit, bodies=False)]
@@ -336,7 +344,7 @@ class LineIndex:
             scans.insert(0, Scan(LINES, (tenant,), (start,), (MARK,), limit=limit, bodies=False))
         pages = await self._backend.read(scans)
         matches = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
-        return await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
+        return [(Line(tenant, str(row.key[1])), info_of(row)) for row in matches]
 
     async def list_named(self, lines: Sequence[Line]) -> list[LineSummary]:
         """Return those of some lines that exist."""
@@ -369,13 +377,15 @@ class LineIndex:
                 return
             start = (*rows[-1].key[1:4], str(rows[-1].key[4]) + "\0")
 
-    async def _listed(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
+    async def _listed(
+        self, lines: Sequence[tuple[Line, LineInfo]], summarize: _Summarize | None = None
+    ) -> list[LineSummary]:
         """Summarize lines of a listing. One that is damaged is listed without steps, and does not hide the others."""
         try:
-            return await self._summaries(lines)
+            return await (summarize or self._summaries)(lines)
         except CorruptError:
             if len(lines) > 1:
-                return [summary for one in lines for summary in await self._listed([one])]
+                return [summary for one in lines for summary in await self._listed([one], summarize)]
             return [LineSummary.of_damaged(line, info.created) for line, info in lines]
 
     async def summary(self, line: Line) -> LineSummary:
@@ -394,27 +404,33 @@ class LineIndex:
             end_query(line, number) for (line, _), numbers in zip(lines, branches, strict=True) for number in numbers
         ]
         asked = [key for line, _ in lines if is_thread(line.name) for key in status_keys(line)]
-        refs, *ends = await self._backend.read([Get(REFS, asked), *second])
-        heads, summaries, held = iter(ends), [], await held_claims(self._context, refs)
+        refs, *others = await self._backend.read([Get(REFS, asked), *second])
+        heads, summaries, held = iter(others), [], await held_claims(self._context, refs)
         statuses: dict[str, list[Row]] = {}
         for row in refs:
             statuses.setdefault(str(row.key[1]), []).append(row)
         for (line, info), latest, main, numbers in zip(lines, pages[::3], pages[1::3], branches, strict=True):
-            points = [StepRef.of(row) for rows in (main, *(next(heads) for _ in numbers)) for row in rows]
+            ends = [main, *(next(heads) for _ in numbers)]
             head = StepRef.of(await find_head(self._context.unchecked, line, latest[0])) if latest else None
-            summaries.append(
-                LineSummary(
-                    line,
-                    info.created,
-                    max((point.time for point in points), default=info.created),
-                    sum(point.seq + 1 for point in points) - info.pruned,
-                    1 + len(numbers),
-                    sum(point.size for point in points),
-                    head,
-                    status=show_status(statuses.get(line.name, ()), head, held),
-                )
-            )
+            status = show_status(statuses.get(line.name, ()), head, held)
+            summaries.append(LineSummary.of_ends(line, info, ends)._replace(latest=head, status=status))
         return summaries
+
+    async def _sizes(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
+        """Return the sizes and times of lines that follow each other by name, with a read for each."""
+        if not lines:
+            return []
+        tenant, name = lines[0][0]
+        scans = [Scan(BRANCHES, (tenant,), (name,), (lines[-1][0].name + "\0",), bodies=False)]
+        if self._context.rows.hides_names:  # rows are in another order
+            scans = [Scan(BRANCHES, tuple(line), bodies=False) for line, _ in lines]
+        found = await self._backend.read([*scans, *(end_query(line, 0) for line, _ in lines)])
+        ends = {line.name: [rows] for (line, _), rows in zip(lines, found[len(scans) :], strict=True)}
+        others = [row.key for rows in found[: len(scans)] for row in rows if row.key[1] in ends]
+        queries = [end_query(Line(tenant, str(key[1])), int(key[2])) for key in others]
+        for key, rows in zip(others, await self._backend.read(queries) if queries else [], strict=True):
+            ends[str(key[1])].append(rows)
+        return [LineSummary.of_ends(line, info, ends[line.name]) for line, info in lines]
 
     # Steps ----------------------------------------------------------------------------------------------------
 

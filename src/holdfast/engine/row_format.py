@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from msgspec import MsgspecError, Struct
 from msgspec.json import decode as decode_json
@@ -190,6 +190,16 @@ class LineSummary(NamedTuple):
     damaged: bool = False
     status: str | None = "idle"
     """The status of a thread; None if it has to be derived."""
+
+    @classmethod
+    def of_ends(cls, line: Line, info: LineInfo, ends: Sequence[Sequence[Row]]) -> Self:
+        """Return the summary of a line without its latest step and status, given the rows of the last steps of its
+        branches."""
+        points = [StepRef.of(row) for rows in ends for row in rows]
+        updated = max((point.time for point in points), default=info.created)
+        steps = sum(point.seq + 1 for point in points) - info.pruned
+        size = sum(point.size for point in points)
+        return cls(line, info.created, updated, steps, len(ends), size, None, status=None)
 
     @classmethod
     def of_damaged(cls, line: Line, created: int = 0) -> LineSummary:

@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,6 +80,9 @@ _THREAD_PAGE = 500
 
 _BLOCK = 10_000
 """How many threads are ordered by their last change."""
+
+_OF_THREADS = ("thread", "steps", "branches", "created", "updated", "size", "time", "after")
+"""The fields of queries that may exclude a thread by its name, times and sizes."""
 
 _MAX_HITS = 10
 """How many hits of one checkpoint are returned."""
@@ -211,6 +215,8 @@ class SearchRun:
         self._progress = progress
         names = {each.name for each in walk(query) if isinstance(each, Field)}
         self._needs_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
+        self.asks_of_threads: bool = not names.isdisjoint(_OF_THREADS)
+        """Whether names, times or sizes of threads may exclude some."""
         self._needs_branches = "branch" in names
         self._needs_refs = not names.isdisjoint(("tag", "label"))
         self._needs_size = "size" in names
@@ -336,7 +342,7 @@ class SearchRun:
         skipped = 0
         while True:
             block, following = await self._block(start.block)
-            candidates = [thread for thread in block if self._may_match(thread)]
+            candidates = [thread for thread in block if self._may_match(thread)] if self.asks_of_threads else block
             threads = start.order(candidates)
             if start.updated is None:
                 skipped += len(block) - len(candidates)
@@ -402,6 +408,10 @@ class SearchRun:
                 return [], None
         results: list[LineSummary] = []
         prefix = thread_prefix(self._query)
+        if (sizes := await self._known_sizes()) is not None:
+            names = sorted(name for name in sizes if name > after and name.startswith(prefix))
+            results = await self._visible_lines([sizes[name] for name in names[:_BLOCK]])
+            return results, names[_BLOCK - 1] if len(names) > _BLOCK else None
         while len(results) < _BLOCK:
             page = await lines.list_lines(self._tenant, self._kind, prefix, after, _THREAD_PAGE)
             results += await self._visible_lines(page)
@@ -414,8 +424,7 @@ class SearchRun:
 
     def _may_match(self, summary: LineSummary) -> bool:
         """Whether a thread may have checkpoints that match. `size` is not decided by that of the thread."""
-        subject = QuerySubject(summary.line.name, ThreadContext(summary))
-        return self._needs_size or simplify(self._query, subject) is not False
+        return self._needs_size or self.may_match(summary)
 
     async def match_page(
         self, line: Line, before: str = "", summary: LineSummary | None = None
@@ -554,6 +563,29 @@ class SearchRun:
             if len(page) < _THREAD_PAGE or len(results) >= limit:
                 return results
             after = page[-1].line.name
+            sizes = await self._known_sizes() if self.asks_of_threads else None
+            if sizes is not None:
+                return results + await self._of_sizes(sizes, longest, after, limit - len(results))
+
+    async def _known_sizes(self) -> Mapping[str, LineSummary] | None:
+        """Return the sizes of threads by name; None if they are too many to know, or it is not threads that are asked
+        for."""
+        return await self._engine.sizes.known(self._tenant) if self._kind == "thread" else None
+
+    async def _of_sizes(
+        self, sizes: Mapping[str, LineSummary], prefix: str, after: str, limit: int
+    ) -> list[LineSummary]:
+        """Return matching threads by name, after a name, of those that their sizes do not exclude."""
+        names = sorted(name for name in sizes if name > after and name.startswith(prefix))
+        left = (name for name in names if self.may_match(sizes[name]))
+        results: list[LineSummary] = []
+        while len(results) < limit and (some := dict.fromkeys(islice(left, _THREAD_PAGE), False)):
+            results += await self.matching_candidates(some)
+        return results[:limit]
+
+    def may_match(self, summary: LineSummary) -> bool:
+        """Return whether a thread may match, as far as its name, times and sizes tell."""
+        return simplify(self._query, QuerySubject(summary.line.name, ThreadContext(summary))) is not False
 
     async def field_terms(self) -> list[FieldTerm]:
         """Return terms for the index of fields that every matching thread satisfies; none if it cannot help."""

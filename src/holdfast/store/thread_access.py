@@ -3,11 +3,11 @@ gives them; lists and searches have the threads that may be read."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -37,18 +37,26 @@ if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
     from holdfast.engine.engine import Engine
     from holdfast.engine.field_index import FieldTerm
+    from holdfast.engine.thread_sizes import NumberOrder, ThreadOrder, ThreadPosition
     from holdfast.engine.types import Progress
-    from holdfast.engine.update_order import UpdatePosition
-    from holdfast.history.search import SearchPage
+    from holdfast.history.search import SearchPage, SearchRun
     from holdfast.history.usage import Usage, UsageKey
     from holdfast.security.access.policy import Right
     from holdfast.store.timeline.api import AsyncTimeline, Timeline
 
 _FEW = 512
-"""Up to how many threads of a filter are read and sorted, where a list is by last update."""
+"""Up to how many threads of a filter are read and sorted, where a list is not by name."""
+
+_WALKED = 200
+"""After so many of the last updated threads, those that a filter by sizes excludes are left out before they are read.
+"""
 
 _FEWEST = 8
 """How many threads are read at a time at least, where some may not match."""
+
+_NUMBERS = ("updated", "steps", "branches", "size")
+
+_IsLast: TypeAlias = "Callable[[ThreadPosition, LineSummary], Awaitable[bool]]"
 
 Operation = TypeVar("Operation", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -164,12 +172,13 @@ class ThreadListing:
         where: str | None = None,
         status: ThreadState | None = None,
         kind: LineKind | Literal["all"] = "thread",
-        order: Literal["name", "updated"] = "name",
+        order: ThreadOrder = "name",
         preview: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ThreadInfo]:
-        """List the threads of this tenant by name, or by their last update, the latest first: a page of them.
+        """List the threads of this tenant: a page of them, by name; or by another `order`, `"updated"`, `"steps"`,
+        `"branches"` or `"size"`, the latest or largest first.
 
         Only those that start with a prefix; those that match a query, `where` (see `search`); those with a `status`,
         such as `"waiting"` (see `Thread.status`), which an index finds, except for idle ones. A filter by an entry of
@@ -188,12 +197,15 @@ class ThreadListing:
             status = parse_status(status)
             if of_kind != "thread":
                 raise InvalidError("only threads have a status, and no other kind of lines", hint="Leave out kind")
-        if order not in ("name", "updated"):
-            raise InvalidError(f"threads are listed by name or updated, not {ascii(order)[:80]}")
-        if order == "updated":
+        if order not in ("name", *_NUMBERS):
+            listed_by = ", ".join(("name", *_NUMBERS[:-1]))
+            raise InvalidError(f"threads are listed by {listed_by} or {_NUMBERS[-1]}, not {ascii(order)[:80]}")
+        if order != "name":
             if of_kind != "thread":
-                raise InvalidError("only threads are listed by their last update", hint="Leave out kind or order")
-            page = await self._list_updated(prefix, where, status, after, count, visible)
+                raise InvalidError(
+                    "only threads are listed in another order than by name", hint="Leave out kind or order"
+                )
+            page = await self._list_in_order(order, prefix, where, status, after, count, visible)
             return await self._previewed(page) if preview else page
         if status is not None:
             listed = await self._list_by_status(status, prefix, where, after, count + 1, visible)
@@ -312,8 +324,9 @@ class ThreadListing:
             raise InvalidError("an identity lists threads, and no other kind of lines", hint="Leave out kind")
         return self._handle.guard.visible_threads
 
-    async def _list_updated(
+    async def _list_in_order(
         self,
+        order: NumberOrder,
         prefix: str,
         where: str | None,
         status: ThreadState | None,
@@ -321,26 +334,26 @@ class ThreadListing:
         limit: int,
         visible: Visible | None,
     ) -> Page[ThreadInfo]:
-        """List threads by their last update: a page of them."""
-        from holdfast.engine.update_order import UpdateOrder, UpdatePosition, in_order
+        """List threads by their last update, or by another number: a page of them."""
+        from holdfast.engine.thread_sizes import ThreadPosition, in_order
         from holdfast.history.search import prepare
 
         engine, tenant = self._handle.engine, self._handle.tenant
-        after = UpdatePosition.parse(cursor) if cursor else None
+        after = ThreadPosition.parse(cursor) if cursor else None
         run = prepare(engine, tenant, where or "", "thread", visible)
         terms = await run.field_terms()
-        found: list[tuple[UpdatePosition, ThreadInfo]] = []
+        found: list[tuple[ThreadPosition, ThreadInfo]] = []
         few = await self._few_candidates(terms, status, prefix)
         if few is not None:
-            for summary in in_order(await run.matching_candidates(few), after):
-                info = await described(engine, summary)
+            summaries = {ThreadPosition.of(each, order): each for each in await run.matching_candidates(few)}
+            for position in in_order(summaries, after):
+                info = await described(engine, summaries[position])
                 if status in (None, info.status):
-                    found.append((UpdatePosition.of(summary), info))
+                    found.append((position, info))
                     if len(found) > limit:
                         break
-            return self._page_of_updated(found, limit)
-        order = UpdateOrder(engine.context, engine.lines, tenant)
-        async for positions in order.pages(after, limit + 1):
+            return self._page_in_order(found, limit)
+        async for positions, is_last in self._positions(order, run, after, limit + 1):
             by_name = {each.thread: each for each in positions if each.thread.startswith(prefix)}
             names = dict.fromkeys(by_name, False)
             if terms:
@@ -349,13 +362,34 @@ class ThreadListing:
             while some := dict(islice(left, max(limit + 1 - len(found), _FEWEST))):
                 for summary in await run.matching_candidates(some):
                     position = by_name[summary.line.name]
-                    if after is None or await order.is_last(position, summary):
+                    if after is None or is_last is None or await is_last(position, summary):
                         info = await described(engine, summary)
                         if status in (None, info.status):
                             found.append((position, info))
                 if len(found) > limit:
-                    return self._page_of_updated(found, limit)
-        return self._page_of_updated(found, limit)
+                    return self._page_in_order(found, limit)
+        return self._page_in_order(found, limit)
+
+    async def _positions(
+        self, order: NumberOrder, run: SearchRun, after: ThreadPosition | None, size: int
+    ) -> AsyncIterator[tuple[list[ThreadPosition], _IsLast | None]]:
+        """Yield the positions of threads that may match, some at a time; with a function that tells whether a thread
+        was not changed after its position, where that must be asked."""
+        from holdfast.engine.update_order import UpdateOrder
+
+        engine, tenant = self._handle.engine, self._handle.tenant
+        if order == "updated":
+            updates, walked = UpdateOrder(engine.context, engine.sizes, tenant), 0
+            async for page in updates.pages(after, size):
+                yield page, updates.is_last
+                walked, after = walked + len(page), page[-1] if page else after
+                if run.asks_of_threads and walked >= _WALKED and await engine.sizes.known(tenant) is not None:
+                    break
+            else:
+                return
+        may_match = run.may_match if run.asks_of_threads else None
+        async for page in engine.sizes.pages(tenant, order, after, may_match):
+            yield page, None
 
     async def _few_candidates(
         self, terms: Sequence[FieldTerm], status: ThreadState | None, prefix: str
@@ -376,7 +410,7 @@ class ThreadListing:
         return found
 
     @staticmethod
-    def _page_of_updated(found: Sequence[tuple[UpdatePosition, ThreadInfo]], limit: int) -> Page[ThreadInfo]:
+    def _page_in_order(found: Sequence[tuple[ThreadPosition, ThreadInfo]], limit: int) -> Page[ThreadInfo]:
         following = str(found[limit - 1][0]) if 0 < limit < len(found) else None
         return Page([info for _, info in found[:limit]], following)
 

@@ -193,6 +193,31 @@ def test_the_palette_finds_names_and_words(served: ServedStore) -> None:
     assert find("label:(") == []
 
 
+def test_many_threads_are_sorted_found_and_searched_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.interfaces.web.finder._FIRST", 3)
+    monkeypatch.setattr("holdfast.interfaces.web.pages._SEARCHED", 4)
+    monkeypatch.setattr("holdfast.interfaces.web.overview.PAGE", 5)
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
+        for number in range(12):
+            for step in range(1 + number * 5 % 12):
+                store.thread(f"order-{number:02}").put({"n": step, "note": "kelp" if not number else "dulse"})
+        found = get(served, "/search?q=rder-1", **{"X-Fragment": "find"}).text
+        assert re.findall(r'href="/threads/([^"]+)"', found) == ["order-10", "order-11"]
+        assert "/threads/order-03" not in found, "the control"
+        names, address = list[str](), "/threads?sort=steps&where=steps%3E2"
+        while address:
+            page = get(served, address).text
+            names += re.findall(r'<th scope="row"><a href="/threads/([^"]+)"', page)
+            address = html.unescape(next(iter(re.findall(r'class="more" href="([^"]+)"', page)), ""))
+        by_steps = sorted(range(12), key=lambda number: -(number * 5 % 12))
+        assert names == [f"order-{number:02}" for number in by_steps if number * 5 % 12 >= 2]
+        first = get(served, "/search?q=kelp").text
+        assert "Nothing found so far" in first
+        assert "Search further" in first
+        further = html.unescape(re.findall(r'class="more" href="([^"]+)"', first)[0])
+        assert "/threads/order-00/" in get(served, further).text
+
+
 def test_an_agent_that_was_left_half_done_is_resolved_by_a_form(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         fill_agents(store)

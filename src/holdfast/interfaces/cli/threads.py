@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -17,6 +17,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
 if TYPE_CHECKING:
+    from holdfast.engine.thread_sizes import ThreadOrder
     from holdfast.engine.thread_status import ThreadState
     from holdfast.engine.types import StoreStatus, ThreadInfo
     from holdfast.store.store import Store
@@ -64,9 +65,10 @@ def threads(
     holdfast threads --kind all
     """
     damaged: list[str] = []
-    by_update = sort == "updated" and kind == "thread" and not reverse
-    listed = _noting_damage(_list(session.open(), pattern, where, status, kind, by_update, limit), damaged)
-    if not by_update and (sort != "name" or reverse):
+    of_store = kind == "thread" and not reverse and sort != "created"
+    order = cast("ThreadOrder", sort if of_store else "name")
+    listed = _noting_damage(_list(session.open(), pattern, where, status, kind, order, limit), damaged)
+    if order != sort or reverse:
         listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
     if limit is not None:
         listed = islice(listed, limit)
@@ -95,13 +97,12 @@ def _list(
     where: str | None,
     status: ThreadState | None,
     kind: str,
-    by_update: bool = False,
+    order: ThreadOrder = "name",
     limit: int | None = None,
 ) -> Iterator[ThreadInfo]:
     prefix = pattern.partition("*")[0]
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
     size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
-    order: Literal["name", "updated"] = "updated" if by_update else "name"
     of_kind: Any = kind  # one of KINDS
     page = store.threads(prefix=prefix, limit=size, where=where, status=status, kind=of_kind, order=order)
     yield from (each for each in page.all() if regex is None or regex.fullmatch(each.name))

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.errors import HoldfastError
+from holdfast.history.query import Field
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import search
 from holdfast.interfaces.web.page_renderer import segment
 
 _EACH = 6
-_READ = 500
-"""How many names are looked through for those that contain the text."""
+_FIRST = 100
+"""In a store with at most so many threads, they are found by their names in small or capital letters."""
 
-_SCANNED = 150
+_SCANNED = 100
 """How many checkpoints are read where there is no index: each key that is typed searches, and the page of the search
 goes on."""
 
@@ -45,12 +46,15 @@ def _first(links: Iterator[FoundLink]) -> list[FoundLink]:
 
 
 def _threads(call: Call, query: str) -> Iterator[FoundLink]:
-    starting = list(call.store.threads(prefix=query, limit=_EACH))
-    seen = {each.thread for each in starting}
-    if len(starting) < _EACH:
-        first = call.store.threads(limit=_READ)
-        starting += [each for each in first if query.casefold() in each.name.casefold() and each.thread not in seen]
-    for each in starting:
+    found = list(call.store.threads(prefix=query, limit=_EACH))
+    if query and len(found) < _EACH:
+        first = call.store.threads(limit=_FIRST)
+        within = [each for each in first if query.casefold() in each.name.casefold()]
+        if first.next is not None:
+            within = call.store.threads(where=str(Field("thread", ":", f"*{query}*")), limit=_EACH)
+        seen = {each.thread for each in found}
+        found += [each for each in within if each.thread not in seen]
+    for each in found:
         yield f"/threads/{segment(each.thread)}", each.name, f"{each.steps} steps"
 
 

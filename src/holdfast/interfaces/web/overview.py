@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from holdfast.engine.thread_sizes import ThreadOrder
 from holdfast.engine.thread_status import STATES
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import InvalidError
@@ -22,10 +23,11 @@ _READ = 2000
 """How many threads are read to find those that changed last."""
 
 _RECENT = 8
+_LARGEST = 5
 _DAYS = 14
 _GROWTH_DAYS = 30
 PAGE = 100
-ORDERS = ("updated", "name", "steps", "branches", "size")
+ORDERS: Sequence[ThreadOrder] = ("updated", "name", "steps", "branches", "size")
 
 
 class DayBar(NamedTuple):
@@ -60,7 +62,7 @@ def overview_values(call: Call) -> dict[str, Any]:
     return {
         "status": status,
         "recent": recent,
-        "largest": sorted(threads, key=lambda each: each.bytes, reverse=True)[:5],
+        "largest": reads.attempt("Threads", lambda: call.store.threads(order="size", limit=_LARGEST)) or [],
         "threads": len(threads),
         "complete": complete,
         "steps": sum(each.steps for each in threads),
@@ -111,31 +113,19 @@ def _growth(threads: Sequence[ThreadInfo]) -> Growth | None:
 
 
 def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the list of threads shows: by name or by last update in pages, or in another order of the first
-    ones."""
+    """Return what the list of threads shows: a page of it, in one of the orders of the store."""
     prefix, where, sort = params.get("prefix", ""), params.get("where", "").strip(), params.get("sort", "updated")
-    sort = sort if sort in ORDERS else "updated"
+    order: ThreadOrder = next((each for each in ORDERS if each == sort), "updated")
     status = next((each for each in STATES if each == params.get("status")), None)
-    values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": sort, "status": status, "items": []}
-    values |= {"problem": None, "complete": True, "orders": ORDERS, "statuses": STATES, "next": None}
+    values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": order, "status": status, "items": []}
+    values |= {"problem": None, "orders": ORDERS, "statuses": STATES, "next": None}
     values |= {"filtered": bool(prefix or where or status), "bulk": offered_in_bulk(call)}
-    order: Literal["name", "updated"] = "updated" if sort == "updated" else "name"
-    limit = PAGE if sort == order else _READ
     cursor = params.get("cursor") or None
     try:
         page = call.store.threads(
-            prefix=prefix, where=where or None, status=status, order=order, preview=True, limit=limit, cursor=cursor
+            prefix=prefix, where=where or None, status=status, order=order, preview=True, limit=PAGE, cursor=cursor
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    items = nest(page)
-    if sort != order:
-        keys: dict[str, Any] = {
-            "steps": lambda each: each.steps,
-            "branches": lambda each: each.branches,
-            "size": lambda each: each.bytes,
-        }
-        values["complete"] = page.next is None
-        items = sorted(items, key=keys[sort], reverse=True)[:PAGE]
-        return {**values, "items": items}
-    return {**values, "items": items, "next": page.next}
+    nested = order in ("updated", "name")  # a largest thread is not below a smaller one
+    return {**values, "items": nest(page) if nested else page, "next": page.next}

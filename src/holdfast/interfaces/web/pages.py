@@ -54,6 +54,9 @@ THEMES = ("auto", "light", "dark")
 _MAX_FORM = 1 << 20
 _HINT = "Open the address that the server printed"
 _MAX_ADDRESS = 8000
+_SEARCHED, _SEARCHED_FURTHER = 250, 5000
+"""How many checkpoints a search without an index reads at once, and how many where it goes on."""
+
 _PARTS = {
     "step": "parts/step.html",
     "steps-before": "parts/steps.html",
@@ -314,7 +317,9 @@ def _search(call: Call, params: Mapping[str, str], want: str) -> dict[str, Any]:
     values: dict[str, Any] = {"q": query, "page": None, "problem": None}
     if query:
         try:
-            values["page"] = search_threads(call, query=query, cursor=params.get("cursor"))
+            cursor = params.get("cursor") or None
+            scan_limit = _SEARCHED_FURTHER if cursor else _SEARCHED
+            values["page"] = search_threads(call, query=query, cursor=cursor, scan_limit=scan_limit)
         except InvalidError as error:
             values["problem"] = to_problem(error)
     return values
