@@ -135,7 +135,7 @@ class Diff:
 
         Raises `ConflictError` if the values to change are others.
         """
-        tree = _apply_patch(self._codec.to_json(dict(state)), self.patch(test=True))
+        tree = apply_patch(self._codec.to_json(dict(state)), self.patch(test=True))
         new = self._codec.from_json(tree)
         if type(new) is not dict:
             raise ConflictError("the result of the changes is not a state")
@@ -238,7 +238,7 @@ def _html_value(tree: Any) -> str:
 # JSON Patch ---------------------------------------------------------------------------------------------------
 
 
-def _apply_patch(tree: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
+def apply_patch(tree: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
     """Apply a JSON Patch in place. Raises `ConflictError` if it does not fit.
 
     `test` is strict: `1`, `1.0` and `true` differ.
@@ -285,7 +285,9 @@ def _add(node: Any, token: str, value: Any, path: str) -> None:
         if token in node:
             raise _misfit("the value to add exists already", path)
         node[token] = value
-    elif type(node) is list and token.isdecimal() and int(token) <= len(node):
+    elif type(node) is list and token in ("-", str(len(node))):
+        node.append(value)
+    elif type(node) is list and token.isdecimal() and int(token) < len(node):
         node.insert(int(token), value)
     else:
         raise _misfit("a value cannot be added there", path)

@@ -169,8 +169,9 @@ async def is_answered(engine: Engine, line: Line) -> bool:
     return bool(marks.interrupts) and not _questions(engine.context.codec, marks, ())
 
 
-async def refresh_status(engine: Engine, line: Line) -> None:
-    """Store the status of a thread anew, if it has one: HEAD was moved by other means than a run of its graph."""
+async def refresh_status(engine: Engine, line: Line, *, is_new: bool = False) -> None:
+    """Store the status of a thread anew, if it has one: HEAD was moved by other means than a run of its graph. Of a new
+    one, store that which its last step says."""
     attempts = Attempts("storing the status", line, engine.context.metrics)
     while root_of(line) == line:
         await attempts.begin()
@@ -179,15 +180,16 @@ async def refresh_status(engine: Engine, line: Line) -> None:
             return
         (rows,) = await engine.context.backend.read([Get(REFS, status_keys(line))])
         stored = stored_status(rows)
-        if stored is None:
+        if stored is None and not is_new:
             return
         (writes,) = await engine.writes.of_many(line, [head])
         status = await _derive(engine, line, head, _Marks.of(engine.context.codec, writes))
-        if status == stored.status and stored.is_of(head):
+        if status == IDLE if stored is None else (status == stored.status and stored.is_of(head)):
             return
         now = StoredStatus(status, engine.context.clock(), head.id).row(line)
         # If it is not as it was read, another process has stored a later one, of what it knew.
-        conditions = [engine.lines.step_exists(line, head), Expect(REFS, now.key, stored.row(line).columns)]
+        before = None if stored is None else stored.row(line).columns
+        conditions = [engine.lines.step_exists(line, head), Expect(REFS, now.key, before)]
         if await engine.context.backend.apply([*conditions, Put(REFS, now)]) is None:
             forget_status(engine.context, line)
             note_status(engine.context, line, [now])

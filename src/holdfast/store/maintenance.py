@@ -64,6 +64,14 @@ _RECORDED = 500
 """How many lines are recorded together."""
 
 
+def _check_format(form: str, kinds: frozenset[LineKind], *forms: str) -> None:
+    """Raise `InvalidError` if lines of some kinds cannot be in a file of this format."""
+    if form not in forms:
+        raise InvalidError(f"the format must be one of {', '.join(map(repr, forms))}, not {form!r}")
+    if form == "jsonl" and kinds != {"thread"}:
+        raise InvalidError("the interchange format has threads only", hint='Use format="holdfast" for the rest')
+
+
 class MaintenanceOperations:
     """Operations on a whole store. `Maintenance` and `AsyncMaintenance` have these as methods."""
 
@@ -461,19 +469,19 @@ class MaintenanceOperations:
         `kinds` exports lines of other kinds, all of them or some by name: `export(file, kinds=["thread", "scope"])`,
         `export(file, threads=["agent:researcher"], kinds="scope")`, or `kinds="all"`.
         `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. A path is replaced only
-        when the file is complete. Each thread is verified as it is written. With `format="json"` the file has the state
+        when the file is complete. Each thread is verified as it is written. With `format="jsonl"` threads are written
+        in the interchange format, which other programs can read and write. With `format="json"` the file has the state
         of every checkpoint instead, one JSON document a line, for other tools: that cannot be imported.
         `progress(done, total, thread)` is called after each thread. Of an encrypted store, the file is encrypted, and
         imported by stores with the same master key, unless `Encryption(clear=["export"])` allows it in the clear;
-        otherwise `format="json"` is refused with the code `clear-refused`.
+        otherwise the other formats are refused with the code `clear-refused`.
         """
         from holdfast.maintenance.archive import export
 
         names, of_kinds = select_lines(
             None if threads is None else validation.require_names(threads, "threads"), kinds, {"thread"}
         )
-        if format not in ("holdfast", "json"):
-            raise InvalidError(f"the format must be 'holdfast' or 'json', not {format!r}")
+        _check_format(format, of_kinds, "holdfast", "jsonl", "json")
         engine, tenant = self._handle.engine, self._handle.tenant
         backend = engine.context.backend
         named = None if names is None else await engine.lines.of_threads(tenant, names)
@@ -483,13 +491,17 @@ class MaintenanceOperations:
             return with_steps(backend, found) if format == "holdfast" else found
 
         total = len(named) if named is not None else await count_lines(backend, tenant, of_kinds) or 0
-        if format == "json" and not self._handle.engine.context.rows.may_be_clear("export"):
+        if format != "holdfast" and not self._handle.engine.context.rows.may_be_clear("export"):
             raise clear_refused("export")
         # Before the first byte is written: nothing leaves the store without a record.
         with suppress(DeniedError):  # the store is open for reading only: it records nothing
             name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
             async for some in pages_of(lines(), _RECORDED):
                 await record(engine, some, "export", {"file": str(name), "format": format})
+        if format == "jsonl":
+            from holdfast.maintenance.archive.interchange import export_history
+
+            return await export_history(engine, lines(), total, file, progress)
         if format == "json":
             return await export.export_states(
                 engine,
@@ -509,6 +521,7 @@ class MaintenanceOperations:
         threads: Iterable[str] | None = None,
         kinds: LineKinds | None = None,
         as_thread: str | None = None,
+        format: str = "holdfast",  # noqa: A002 - as in `export`
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
@@ -522,14 +535,25 @@ class MaintenanceOperations:
         Threads, agents, scopes and sessions are imported. What decides who may do what, or proves who did, is imported
         only if `kinds` names it: `access` the rights, `audit` the audit, `system` other records of the store. The
         report lists these first in `contents`; to see them before anything is imported, use `dry_run`.
+
+        With `format="jsonl"`, the file is one of the interchange format. Checkpoints are saved one after the other as
+        the file is read, and compared; those that are there already are skipped, so an import that was interrupted is
+        resumed by repeating it. What is wrong with a file is said with the number of its line.
         """
         from holdfast.maintenance.archive import import_
 
         named, of_kinds = select_lines(
-            None if threads is None else validation.require_names(threads, "threads"), kinds, CONTENT_KINDS
+            None if threads is None else validation.require_names(threads, "threads"),
+            kinds,
+            CONTENT_KINDS if format == "holdfast" else {"thread"},
         )
+        _check_format(format, of_kinds, "holdfast", "jsonl")
         name = None if as_thread is None else self._handle.thread_line(as_thread).name
         selection = import_.ImportSelection.of(self._handle.tenant, named, of_kinds, name)
+        if format == "jsonl":
+            from holdfast.maintenance.archive.interchange import import_history
+
+            return await import_history(self._handle.engine, file, selection, dry_run, progress)
         return await import_.import_threads(self._handle.engine, file, selection, dry_run, progress)
 
     @operation(not_in_scripts="The host exports them.")

@@ -146,6 +146,22 @@ def test_states_as_json(hf: Run, tmp_path: Path) -> None:
     assert "cannot be imported" in refused.err
 
 
+def test_the_interchange_format(hf: Run, tmp_path: Path) -> None:
+    file, other = tmp_path / "chats.jsonl", tmp_path / "other.db"
+    result = hf("export", file, "t1", "--format", "jsonl")
+    assert result.out.startswith("Exported 1 thread: 8 checkpoints, ")
+    assert hf("import", file, "--from", "jsonl", "--as", "t9", "--dry-run").out == "Would import 1 thread\n"
+    assert hf("--store", other, "import", file, "--from", "jsonl").out.startswith("Imported 1 thread: ")
+    assert threads(other) == ["t1"]
+    again = hf("--store", other, "import", file, "--from", "jsonl").out
+    assert again == "Imported 0 threads: 0 rows, 0 B; 1 existed already\n"
+    file.write_text(file.read_text().replace('"type":"end"', '"type":"fin"'))
+    wrong = hf("--store", other, "import", file, "--from", "jsonl", "--as", "t2")
+    assert (wrong.code, wrong.out) == (exit_codes.USAGE, "")
+    assert "line 11 of" in wrong.err
+    assert hf("import", file, "--from", "jsonl", "--allow", "a:b").code == exit_codes.USAGE
+
+
 def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
     hf("export", tmp_path / "f")
     data = (tmp_path / "f").read_bytes()

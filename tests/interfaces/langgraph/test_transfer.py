@@ -180,6 +180,22 @@ class Odd:
         Odd.made += 1
 
 
+def test_graphs_go_on_after_the_interchange_format(tmp_path: Path) -> None:
+    file = tmp_path / "graphs.jsonl"
+    with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "b.db") as other:
+        use(HoldfastSaver(store))
+        store.maintenance.export(file, format="jsonl")
+        other.maintenance.import_(file, format="jsonl")
+        assert check_equal(HoldfastSaver(store), HoldfastSaver(other)) > 20
+        assert [info.status for info in other.threads()] == [info.status for info in store.threads()]
+        for each in (store, other):
+            graph = graph_on(HoldfastSaver(each))
+            assert graph.get_state(config("t2")).next == ("ask",)
+            assert graph.invoke(Command(resume="on"), config("t2"))["messages"][-1].content == "on"
+            past = next(each for each in graph.get_state_history(config("t1")) if each.next == ("inner",))
+            assert graph.invoke(None, past.config)["__interrupt__"]
+
+
 def test_an_import_over_another_history_is_no_success(database: Path, tmp_path: Path) -> None:
     with open_peer(str(database)) as old, holdfast.open(tmp_path / "new.db") as store:
         import_threads(old, store, threads=["t1"])

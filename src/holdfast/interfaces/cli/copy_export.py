@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
 _FRAMEWORKS = click.Choice(["langgraph"])
-_SOURCES = click.Choice(["langgraph", "openai-sessions", "adk"])
+_SOURCES = click.Choice(["langgraph", "openai-sessions", "adk", "jsonl"])
 _LISTED = 10
 """How many threads are listed before they are deleted."""
 
@@ -66,10 +66,10 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["holdfast", "json"]),
+    type=click.Choice(["holdfast", "jsonl", "json"]),
     default="holdfast",
     show_default=True,
-    help="holdfast can be imported; json has only the states, for other tools.",
+    help="jsonl is the interchange format, for other programs; json has only the states.",
 )
 @click.option("--subject", metavar="NAME", help="Export everything of this person instead, as JSON to read.")
 @click.option("--to", "framework", type=_FRAMEWORKS, help="Write a database of LangGraph's SqliteSaver.")
@@ -85,9 +85,10 @@ def export(
     """Write threads to a file: all, or some. The file `-` is stdout.
 
     A file whose name ends in .gz is compressed. Every thread is verified as it is written. `holdfast import` imports
-    them to any store, with the same ids and hashes.
+    them to any store, with the same ids and hashes; what is in the interchange format, with --from jsonl.
 
     holdfast export agents.gz
+    holdfast export chats.jsonl --format jsonl
     holdfast export - chat | ssh elsewhere holdfast import -
     holdfast export agents.gz --kind thread --kind agent --kind scope
     holdfast export alice.json --subject u-1842
@@ -118,7 +119,7 @@ def export(
             target, threads=threads or None, kinds=parse_kinds(kinds), format=form, progress=progress
         )
     _warn_of_changes(session, exported.changing)
-    records = plural(exported.records, "row" if form == "holdfast" else "state")
+    records = plural(exported.records, {"holdfast": "row", "json": "state"}.get(form, "checkpoint"))
     text = f"Exported {plural(exported.threads, 'thread')}: {records}, {size(exported.bytes)}"
     (session.tell if to_stdout else session.report)(text, exported)
 
@@ -127,7 +128,12 @@ def export(
 @_THREADS
 @kinds_option("Import lines of this kind, all or those that are named; may be repeated.")
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
-@click.option("--from", "framework", type=_SOURCES, help="Read a database of another framework: a file, or a URL.")
+@click.option(
+    "--from",
+    "framework",
+    type=_SOURCES,
+    help="Read a file of the interchange format, or a database of another framework: a file, or a URL.",
+)
 @click.option("--allow", multiple=True, metavar="MODULE:CLASS", help="With --from: make objects of this class.")
 @dry_run_option
 def import_(
@@ -149,11 +155,12 @@ def import_(
 
     holdfast import agents.gz --dry-run
     holdfast import agents.gz --kind access
+    holdfast import --from jsonl chats.jsonl
     holdfast import --from langgraph checkpoints.sqlite
     holdfast import --from openai-sessions conversations.db
     holdfast import --from adk sessions.db
     """
-    if framework is not None:
+    if framework not in (None, "jsonl"):
         if kinds or as_thread is not None or session.dry_run:
             raise click.UsageError("With --from, give threads alone; `holdfast estimate` says what would be imported.")
         if framework == "langgraph":
@@ -161,8 +168,10 @@ def import_(
         elif allow:
             raise click.UsageError("--allow is for databases of LangGraph's savers.")
         else:
-            _import_sessions(session, framework, file, threads)
+            _import_sessions(session, str(framework), file, threads)
         return
+    if allow:
+        raise click.UsageError("--allow is for databases of LangGraph's savers.")
     store = session.open(write=not session.dry_run, create=not session.dry_run)
     source = sys.stdin.buffer if file == "-" else file
     with session.progress("Importing") as progress:
@@ -171,6 +180,7 @@ def import_(
             threads=threads or None,
             kinds=parse_kinds(kinds),
             as_thread=as_thread,
+            format=framework or "holdfast",
             dry_run=session.dry_run,
             progress=progress,
         )

@@ -328,6 +328,16 @@ class ArchiveReader:
                 first = False
                 yield record
 
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines of a file without a checksum, such as one of the interchange format."""
+        await BlockingCall(self._decompress)
+        while True:
+            call: BlockingCall[list[bytes]] = BlockingCall(self._read)
+            if not (lines := await call):
+                return
+            for line in lines:
+                yield line
+
     async def _open_key(self, sealed: dict[str, str]) -> FileKey:
         call: BlockingCall[FileKey] = BlockingCall(lambda: open_file_key(sealed, PURPOSE, self._keys, self.name))
         return await call
