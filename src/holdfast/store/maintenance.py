@@ -560,9 +560,11 @@ class MaintenanceOperations:
     async def metrics(self) -> MetricsSnapshot:
         """Return what this process has measured of the store, and what the store has; see `holdfast.metrics`."""
         from holdfast.maintenance.jobs.job import read_job_metrics
-        from holdfast.maintenance.monitoring.snapshot import read_metrics
+        from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot, read_metrics
+        from holdfast.maintenance.monitoring.usage_metrics import read_usage
 
-        return await read_metrics(self._handle, read_job_metrics)
+        found = await read_metrics(self._handle, read_job_metrics)
+        return MetricsSnapshot(found.store, found.tenant, (*found.samples, *await read_usage(self._handle)))
 
     def _line(self, name: str) -> Line:
         return Line(self._handle.tenant, line_name(name, "thread"))

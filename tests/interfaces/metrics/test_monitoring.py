@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,9 +17,11 @@ import yaml  # type: ignore[import-untyped]
 
 import holdfast
 from holdfast.backends.runtime.metric_families import FAMILIES
+from holdfast.engine.context import EngineContext
 from holdfast.errors import ConfigError
 from holdfast.interfaces.metrics.grafana import build_dashboard
 from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
+from holdfast.maintenance.monitoring import usage_metrics
 from holdfast.metrics import MetricsEndpoint, export_to_opentelemetry
 from tests.interfaces.cli import kit
 from tests.interfaces.http.kit import ServedStore
@@ -91,6 +94,42 @@ def test_the_dashboard_and_the_rules_name_metrics_that_exist() -> None:
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in dashboard["panels"])
     assert len({rule["alert"] for rule in rules}) == len(rules)
+
+
+def test_tokens_of_the_last_day_are_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.toml").write_text("[prices]\nkelp = { input = 2, output = 10 }\n")
+    now = [time.time_ns()]
+    monkeypatch.setattr(EngineContext, "clock", property(lambda _: lambda: now[0]))
+
+    def said(model: str, tokens: int) -> dict[str, Any]:
+        usage = {"input_tokens": tokens, "output_tokens": 10, "input_token_details": {"cache_read": 4}}
+        return {"role": "assistant", "content": "Yes.", "model": model, "usage": usage}
+
+    with holdfast.open(tmp_path / "agents.db") as store, ServedStore(store) as served:
+        assert not store.maintenance.metrics().has("usage_day_tokens"), "nobody used a model"
+        store.thread("long-ago").put({"messages": [said("kelp-1", 5_000)]})
+        now[0] += 25 * 3600 * 10**9
+        store.thread("chat").append("messages", said('"odd"\n' + "x" * 90, 2000))
+        for number in range(1, 25):
+            store.thread(f"chat-{number % 2}").append("messages", said(f"kelp-{number}", 1000))
+        found = store.maintenance.metrics()
+        assert found.value("usage_day_tokens", kind="input") == 26_000
+        assert found.value("usage_day_tokens", kind="output", model="kelp-1") == 10
+        assert found.value("usage_day_tokens", kind="cached") == 100
+        assert found.value("usage_day_cost") == pytest.approx(24 * (1000 * 2 + 10 * 10) / 1e6)
+        assert found.value("usage_day_complete") == 1
+        models = {each.labels[0] for each in found.samples if each.family == "usage_day_tokens"}
+        assert len(models) == 21
+        assert max(map(len, models)) == 80
+        lines = parse(served.request("GET", "/metrics").text)
+        assert value(lines, "usage_day_tokens", model="others", kind="input") == 5_000
+        token = store.access.issue_token("user:eve")
+        assert served.request("GET", "/metrics", token=token.secret).status == 403
+        monkeypatch.setattr(usage_metrics, "_SCANNED", 3)
+        assert store.maintenance.metrics().value("usage_day_complete") == 1, "it is read every five minutes"
+        now[0] += 301 * 10**9
+        assert store.maintenance.metrics().value("usage_day_complete") == 0
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

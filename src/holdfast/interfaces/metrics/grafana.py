@@ -64,6 +64,23 @@ _ROWS: tuple[tuple[str, tuple[_Panel, ...]], ...] = (
         ),
     ),
     (
+        "Tokens",
+        (
+            _Panel(
+                "Tokens in 24 hours",
+                "short",
+                ((f"sum by (model, kind) (holdfast_usage_day_tokens{_STORES})", "{{model}} {{kind}}"),),
+                width=12,
+            ),
+            _Panel(
+                "Cost in 24 hours",
+                "short",
+                ((f"sum by (model) (holdfast_usage_day_cost{_STORES})", "{{model}}"),),
+                width=12,
+            ),
+        ),
+    ),
+    (
         "Storage",
         (
             _Panel("Reads and writes, 99 %", "s", ((_quantile(0.99, "backend_seconds", "request"), "{{request}}"),)),
