@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +392,141 @@ def test_what_was_there_before_encryption_is_removed(kind: str, tmp_path: Path) 
     assert not [each for each in remains if "could not" in each], remains
     with holdfast.open(url, encryption=Encryption(keys)) as store:
         assert store.maintenance.verify(level="decode").findings == []
+
+
+# Work that goes on after a rotation and a freeze ------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """Ends work that was begun, as a signal does."""
+
+
+def stop_after(count: int) -> Callable[..., None]:
+    calls = iter(range(1, 1000))
+
+    def progress(*_: object) -> None:
+        if next(calls) == count:
+            raise Stopped
+
+    return progress
+
+
+NAMES = [f"t{number}" for number in range(6)]
+
+
+@pytest.fixture(params=[False, True], ids=["named", "hidden"])
+def begun(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A store with six threads of five checkpoints, half of them an agent's."""
+    with holdfast.open("memory://", encryption=Encryption(LocalKeys(OLD), hide_names=request.param)) as store:
+        for number, name in enumerate(NAMES):
+            acting = store.as_identity(agent="r") if number % 2 else store
+            for n in range(5):
+                acting.thread(name).put({"n": n})
+        for n in range(5):
+            store.as_identity(agent="r").state(agent="r")["k"] = n
+        yield store
+
+
+def rotate_and_freeze(store: Store) -> None:
+    """Happens while work is interrupted."""
+    old = {each.id for each in store.encryption_keys.list()}
+    store.encryption_keys.rotate()
+    assert store.encryption_keys.reencrypt().lines >= len(NAMES)
+    assert {each.id for each in store.encryption_keys.list() if not each.lines} == old
+    store.access.freeze("agent:r", reason="case 17")
+
+
+def check_frozen(store: Store, steps: int, *, is_frozen: bool = True) -> None:
+    """The states are there, however many checkpoints; and the agent is as frozen as it was."""
+    assert [len(store.thread(name).log()) for name in NAMES] == [steps] * 6
+    assert all(store.thread(name).get().state == {"n": 4} for name in NAMES)
+    assert store.maintenance.verify(level="decode").findings == []
+    assert store.encryption_keys.check().ok
+    acting = store.as_identity(agent="r")
+    assert store.access.frozen() == ({"agent:r": "case 17"} if is_frozen else {})
+    if is_frozen:
+        for use in (lambda: acting.thread("t1").get(), lambda: acting.state(agent="r")["k"]):
+            with pytest.raises(DeniedError) as caught:
+                use()
+            assert caught.value.code == "identity-frozen"
+        store.access.unfreeze("agent:r")
+    assert acting.thread("t1").get().state == {"n": 4}
+
+
+def test_a_prune_in_parts_goes_on(begun: Store) -> None:
+    first = begun.maintenance.prune(kinds=["thread", "scope"], keep_last=2, limit=3)
+    rotate_and_freeze(begun)
+    assert first.next is not None
+    second = begun.maintenance.prune(kinds=["thread", "scope"], keep_last=2, after=first.next)
+    assert (first.dropped + second.dropped, second.next) == (7 * 3, None)
+    check_frozen(begun, 2)
+    assert begun.as_identity(agent="r").state(agent="r")["k"] == 4
+
+
+def test_a_job_that_prunes_goes_on(begun: Store) -> None:
+    begun.jobs.add("nightly", "prune", settings={"keep_last": 2})
+    seen: list[str] = []
+
+    def note(_done: int, _total: int | None, name: str) -> None:
+        seen.append(name)
+
+    assert begun.jobs.run("nightly", progress=note, stop=lambda: len(seen) == 3).outcome == "stopped"
+    rotate_and_freeze(begun)
+    assert begun.jobs.run("nightly", progress=note).outcome == "ok"
+    assert sorted(seen) == NAMES, "each once"
+    check_frozen(begun, 2)
+
+
+def test_a_verification_in_parts_goes_on(begun: Store) -> None:
+    first = begun.maintenance.verify(limit=4)
+    rotate_and_freeze(begun)
+    assert first.next is not None
+    second = begun.maintenance.verify(after=first.next)
+    assert (first.findings, second.findings, second.next) == ([], [], None)
+    assert first.steps + second.steps >= 6 * 5
+    check_frozen(begun, 5)
+
+
+def test_an_export_that_was_stopped_begins_anew_and_an_older_file_is_still_read(begun: Store, tmp_path: Path) -> None:
+    """The file is encrypted: not with what a rotation replaces."""
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    begun.maintenance.export(older)
+    with pytest.raises(Stopped):
+        begun.maintenance.export(newer, progress=stop_after(3))
+    assert not newer.exists()
+    rotate_and_freeze(begun)
+    assert begun.maintenance.export(newer).threads == len(NAMES)
+    check_frozen(begun, 5)
+    for file in (older, newer):
+        with holdfast.open("memory://", encryption=Encryption(LocalKeys(NEW, OLD))) as other:
+            with pytest.raises(Stopped):
+                other.maintenance.import_(file, progress=stop_after(2))
+            other.encryption_keys.rotate()
+            other.encryption_keys.reencrypt()
+            assert sorted(other.maintenance.import_(file).threads) == NAMES
+            check_frozen(other, 5, is_frozen=False)
+
+
+def test_a_copy_goes_on(begun: Store) -> None:
+    with holdfast.open("memory://", encryption=Encryption(LocalKeys(NEW))) as other:
+        with pytest.raises(Stopped):
+            begun.maintenance.copy_to(other, progress=stop_after(3))
+        rotate_and_freeze(begun)
+        other.encryption_keys.rotate()
+        other.encryption_keys.reencrypt()
+        begun.maintenance.copy_to(other)
+        check_frozen(other, 5)
+    check_frozen(begun, 5)
+
+
+def test_encrypting_anew_goes_on_after_a_prune_and_another_rotation(begun: Store) -> None:
+    begun.encryption_keys.rotate()
+    with pytest.raises(Stopped):
+        begun.encryption_keys.reencrypt(progress=stop_after(4))
+    begun.maintenance.prune(keep_last=2)
+    begun.thread("t5").delete()
+    rotate_and_freeze(begun)
+    assert begun.encryption_keys.reencrypt().rows == 0, "everything is"
+    for n in range(3, 5):
+        begun.thread("t5").put({"n": n})
+    check_frozen(begun, 2)
