@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias, cast
 
@@ -31,6 +33,9 @@ Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 
 SCAN_LIMIT = 10_000
 """How many checkpoints a search without an index reads by default."""
+
+_FRAMEWORK = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
+"""The name of a framework: no sentence, which would be content."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -114,6 +119,21 @@ Revision: TypeAlias = str | int | datetime | Checkpoint
 """Names a checkpoint of a thread: a revision as in git, the number of a step, a time, or the checkpoint itself."""
 
 
+_OF_LANGGRAPH = frozenset({"source", "step", "parents"})
+"""The entries that the metadata of each of LangGraph's checkpoints have."""
+
+
+def framework_of(metadata: object) -> str:
+    """Return the agent framework that saved a checkpoint, by its metadata; empty if none did. Adapters say it under
+    `framework`."""
+    if not isinstance(metadata, Mapping):
+        return ""
+    named = metadata.get("framework")
+    if isinstance(named, str) and _FRAMEWORK.fullmatch(named):
+        return named
+    return "langgraph" if metadata.keys() >= _OF_LANGGRAPH else ""
+
+
 class ThreadInfo(msgspec.Struct, frozen=True):
     """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store.
 
@@ -136,6 +156,9 @@ class ThreadInfo(msgspec.Struct, frozen=True):
     """The last message that its latest steps added, or what they changed; only in a list with `preview`."""
     user: Hidden[str] = ""
     """Whose thread it is, as the metadata of its latest step says; only in a list with `preview`."""
+    framework: Hidden[str] = ""
+    """The agent framework that saved its latest step, as the metadata of that say: `langgraph`, `openai-agents`; empty
+    for none. With `preview`, that of an earlier one if the store itself saved the latest."""
 
     @property
     @computed
@@ -150,7 +173,11 @@ class ThreadInfo(msgspec.Struct, frozen=True):
         created, updated = to_datetime(summary.created), to_datetime(summary.updated)
         name = summary.line.name
         kind, damaged, status = line_kind(name), summary.damaged, cast("ThreadState", summary.status or "idle")
-        return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, kind, damaged, status)
+        counts, framework = (summary.steps, summary.branches, summary.size), ""
+        if kind == "thread" and summary.latest is not None and summary.latest.metadata:
+            with suppress(msgspec.DecodeError):  # it is for people, and may be no JSON
+                framework = framework_of(msgspec.json.decode(summary.latest.metadata))
+        return cls(name, created, updated, *counts, latest, kind, damaged, status, framework=framework)
 
 
 class Question(msgspec.Struct, frozen=True):

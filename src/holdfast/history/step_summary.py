@@ -20,7 +20,7 @@ from holdfast.engine.model.steps import Step
 from holdfast.engine.projection.rendering import RenderedMessage, in_common_form, is_hidden, messages
 from holdfast.engine.row_format import Line, open_step
 from holdfast.engine.subject_names import METADATA_KEY, subject_of_name, subjects_in
-from holdfast.engine.types import ThreadInfo
+from holdfast.engine.types import ThreadInfo, framework_of
 from holdfast.errors import HoldfastError
 
 _SHORT = 24
@@ -148,7 +148,7 @@ async def preview_threads(engine: Engine, tenant: str, threads: Sequence[ThreadI
 
 
 def _previewed(engine: Engine, tenant: str, info: ThreadInfo, rows: Sequence[Row]) -> ThreadInfo:
-    line, message, changes, user = Line(tenant, info.thread), "", "", ""
+    line, message, changes, user, framework = Line(tenant, info.thread), "", "", "", info.framework
     for row in rows:
         if row.key[2] != rows[0].key[2]:
             continue  # of another branch
@@ -158,11 +158,12 @@ def _previewed(engine: Engine, tenant: str, info: ThreadInfo, rows: Sequence[Row
         except HoldfastError:
             break
         user = user or next(iter(subjects_in(metadata, USERS)), "") or subject_of_name(step.header.origin.actor)
+        framework = framework or framework_of(metadata)
         changes = changes or ", ".join(summarize(step))
         message = last_message(step)
         if message:
             break
-    return replace(info, message=(message or changes)[:_LONGEST], user=user[:_LONGEST])
+    return replace(info, message=(message or changes)[:_LONGEST], user=user[:_LONGEST], framework=framework)
 
 
 def tool_calls(message: RenderedMessage) -> Iterator[str]:

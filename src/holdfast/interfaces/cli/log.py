@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast._views import encode
+from holdfast.engine.types import framework_of
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_option, command, migrate_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
@@ -212,6 +213,7 @@ class LogWriter:
     def _paragraph(self, entry: LogEntry) -> Iterator[str]:
         said = {
             "step": f"{entry.step} on {entry.branch_name}",
+            "framework": framework_of(entry.metadata),
             "metadata": cut(encode(entry.metadata), 400) if entry.metadata else "",
         }
         if len(entry.parents) > 1:
