@@ -6,7 +6,7 @@ import builtins
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
 from typing import Annotated, Any, Final, Protocol
 
@@ -103,13 +103,16 @@ class RunOperations:
 
         `input` is what the graph is invoked with; of a workflow or an agent the list of the arguments, or a dict of
         them by name. Without a thread, the run of a workflow has one of its own. If the thread has a run that is not
-        over, this one waits for its turn; with `on_busy="refuse"` it is a `ConflictError`, code `under-way`, and with
-        `"replace"` others are cancelled. With the `idempotency_key` of an earlier run, that is returned. A run is
-        attempted up to `attempts` times if it fails; it is begun at once, or `when` the time has come, such as `"2h"`
-        from now.
+        over, this one waits for its turn; with `on_busy="refuse"` it is a `ConflictError`, code `under-way`, with
+        `"replace"` others are cancelled, and with `"branch"` it works on a copy of the thread, as that was before the
+        run that is under way: its `thread` is the new one. With the `idempotency_key` of an earlier run,
+        that is returned. A run is attempted up to `attempts` times if it fails; it is begun at once, or `when` the time
+        has come, such as `"2h"` from now.
         """
         if on_busy not in ON_BUSY:
             raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
+        if on_busy == "branch" and agent is not None:
+            raise InvalidError("an agent has no branches: its runs wait for each other", where=f"agent {agent!r}")
         now = self._handle.now()
         id = new_id(now)
         line = self._line(f"run-{id}" if thread is None else thread) if agent is None else self._agent(agent, thread)
@@ -135,7 +138,11 @@ class RunOperations:
             "" if key is None else key_digest(key),
             submitter=actor,
         )
-        async with nullcontext() if self._access is None else self._access.submitting(line):
+        async with AsyncExitStack() as permits:
+            if self._access is not None:
+                await permits.enter_async_context(self._access.submitting(line))
+                if on_busy == "branch":
+                    await permits.enter_async_context(self._access.submitting(self._table.branch_line(line, id)))
             if agent is not None:
                 stored = msgspec.structs.replace(stored, graph=await self._class_of(agent, name))
             if on_busy == "refuse":

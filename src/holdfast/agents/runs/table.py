@@ -41,7 +41,9 @@ from holdfast.backends.tables import JOBS, LINES, REFS
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.claims import Claim, StoredClaim, claim_removal, read_claims, read_with_claims
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.guard import current_authority
+from holdfast.engine.namespaces import rename_line
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef, info_row
 from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, LIMIT, WAITS, run_place
@@ -56,12 +58,13 @@ from holdfast.history.log_walk import LogWalk
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import StoreHandle
 
-OnBusy: TypeAlias = Literal["queue", "refuse", "replace"]
-"""The reaction to a run of the same thread that is not over: wait for its end, raise `ConflictError`, or cancel it."""
+OnBusy: TypeAlias = Literal["queue", "refuse", "replace", "branch"]
+"""The reaction to a run of the same thread that is not over: wait for its end, raise `ConflictError`, cancel it, or
+work on a copy of the thread as it was before that."""
 
 _log = logging.getLogger("holdfast.runs")
 
-ON_BUSY: tuple[OnBusy, ...] = ("queue", "refuse", "replace")
+ON_BUSY: tuple[OnBusy, ...] = ("queue", "refuse", "replace", "branch")
 
 MAX_WAITING = 1000
 """How many runs of a thread may wait."""
@@ -255,6 +258,8 @@ class RunTable:
                     hint="Wait for it, or submit with on_busy='queue' or 'replace'",
                     code="under-way",
                 )
+            if ids and on_busy == "branch":
+                return await self._branch(run, key, ids[0], attempts)
             if ids and on_busy == "replace":
                 cancelled, ids = await self._cancel_all(line, ids), ()
             if len(ids) >= MAX_WAITING:
@@ -278,6 +283,45 @@ class RunTable:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
                 await ring(self.context, self.tenant)
                 return run
+
+    def branch_line(self, line: Line, id: str) -> Line:
+        """Return the line of the thread that a run works on whose own thread is busy."""
+        return self.handle.thread_line(f"{line.name}-{id}")
+
+    async def _branch(self, run: StoredRun, key: str | None, busy: str, attempts: Attempts) -> StoredRun:
+        """Store a new run with a thread of its own, which is as its thread was before the run that is under way."""
+        line = run.line(self.tenant)
+        new_line = self.branch_line(line, run.id)
+        new = msgspec.structs.replace(run, thread=new_line.name)
+        (first,) = await self.of_threads([(line.name, busy)])
+        until = await self._before(line, first)
+        if not until:
+            return await self.submit(new, key, "queue", has_thread=False)
+        rows: list[Change] = [
+            *await self.conditions(line, attempts),
+            *ThreadQueue(new_line, None).replaced_by([new.id]),
+        ]
+        rows += [Create(REFS, new.row(self.tenant)), Create(JOBS, new.list_row(self.tenant))]
+        rows.append(Create(JOBS, new.place_row(self.tenant)))
+        if key is not None:
+            rows.append(Create(JOBS, new.key_row(self.tenant)))
+        about = {"run": run.id, "graph": run.graph, "from": line.name}
+        store = recorded(self.handle.engine, new_line, "submit-run", about, is_limited=True)
+
+        async def apply(batch: Sequence[Change]) -> int | None:
+            return await store([*batch, *rows])
+
+        names = {each: rename_line(each, line, new_line) for each in await self.handle.engine.lines.family(line)}
+        await LineCopier(self.handle.engine).copy(names, apply, owned=not current_authority().actor, until=until)
+        self.context.metrics.count("runs_total", run.graph, "submitted")
+        await ring(self.context, self.tenant)
+        return new
+
+    async def _before(self, line: Line, run: StoredRun | None) -> str:
+        """Return the last checkpoint of a thread before a run of it; empty if there was none."""
+        if run is None or not run.marks or not run.is_graph:
+            return await self.head(line)
+        return run.marks[0].place if run.base in (None, GIVEN) else str(run.base)
 
     async def _turn_of(self, line: Line, id: str) -> tuple[int, list[Change]]:
         """Return the place for a run that is due before the first one of a thread, and what takes its turn from that.
@@ -612,7 +656,9 @@ def _thread_of(row: Row) -> str:
 
 def _same(known: StoredRun, run: StoredRun, has_thread: bool) -> StoredRun:
     """Return the run that was submitted with an idempotency key before. `ConflictError` if it is other work."""
-    if (known.graph, known.input) != (run.graph, run.input) or (has_thread and known.thread != run.thread):
+    if (known.graph, known.input) != (run.graph, run.input) or (
+        has_thread and known.thread not in (run.thread, f"{run.thread}-{known.id}")
+    ):
         raise ConflictError(
             "another run was submitted with this idempotency key",
             where=f"run {known.id} of thread {known.thread}",

@@ -46,11 +46,15 @@ class LineCopier:
         self._lines = engine.lines
         self._backend = engine.context.backend
         self._owned = True
+        self._until = ""
 
-    async def copy(self, names: Mapping[Line, Line], apply: Apply | None = None, *, owned: bool = True) -> None:
+    async def copy(
+        self, names: Mapping[Line, Line], apply: Apply | None = None, *, owned: bool = True, until: str = ""
+    ) -> None:
         """Copy lines under new names, all or none. `ConflictError` if a line has such a name already. `apply` applies
-        the last batch. If `owned`, a copied thread has the same owner."""
-        self._owned = owned
+        the last batch. If `owned`, a copied thread has the same owner. With the id of a step, what was saved later is
+        left out, and what its thread does now."""
+        self._owned, self._until = owned, until
         leases = {new: Lease(self._engine.context, new, COPY) for new in names.values()}
         async with AsyncExitStack() as stack:  # releases all of them, even if one fails
             for lease in leases.values():
@@ -97,28 +101,45 @@ class LineCopier:
         await writer.write(await remove_remains(self._engine.context, new))  # left by a copy that failed
         # Pending writes before the steps, which may take them over meanwhile; and after them, those that others stored.
         async for table, row in stream_line(self._backend, old, (WRITES,)):
+            if self._until and str(row.key[2]) > self._until:
+                continue
             await writer.put(Put(table, rename_row(row, new)))
             await lease.renew_if_due()
         last: list[Change] = []
         positions: set[Key] = set()
         ids: set[str] = set()
+        points = list[StepRef]()
         async for row in scan_rows(self._backend, STEPS, tuple(old)):
+            point = StepRef.of(row)
+            if self._until and point.id > self._until:
+                continue
+            points.append(point)
             positions.add(row.key[2:])
-            ids.add(StepRef.of(row).id)
+            ids.add(point.id)
             last.append(Create(STEPS, rename_row(row, new)))
-        last += [Create(BRANCHES, rename_row(row, new)) async for row in scan_rows(self._backend, BRANCHES, old)]
+        branches = {point.branch for point in points}
+        last += [
+            Create(BRANCHES, rename_row(row, new))
+            async for row in scan_rows(self._backend, BRANCHES, old)
+            if not self._until or int(row.key[2]) in branches
+        ]
         # Refs and folds that were added after the steps were read are left out.
         last += [
             Create(REFS, rename_row(row, new))
             async for row in scan_rows(self._backend, REFS, old)
             if (is_about_step(row) and row.columns[0] in ids)
             or (row.key[2] == OWNER and self._owned)
-            or row.key[2] in (SUBJECT, TTL, STATUS)
+            or row.key[2] in (SUBJECT, TTL)
+            or (row.key[2] == STATUS and not self._until)
         ]
-        links = await self._backend.read([Get(LINKS, [origin_mark(old)]), Scan(LINKS, (*old, RUNNING))])
+        running = [] if self._until else [Scan(LINKS, (*old, RUNNING))]
+        links = await self._backend.read([Get(LINKS, [origin_mark(old)]), *running])
         last += [Put(LINKS, rename_row(row, new)) for rows in links for row in rows]
-        (fields,) = await self._backend.read([Scan(FIELDS, tuple(old))])
-        last += added_rows(new, filter(is_metadata, map(value_of, fields)))
+        if self._until:
+            last += await self._engine.fields.rows_of(new, points)
+        else:
+            (fields,) = await self._backend.read([Scan(FIELDS, tuple(old))])
+            last += added_rows(new, filter(is_metadata, map(value_of, fields)))
         async for table, row in stream_line(self._backend, old, _DEPENDENT):
             if table is not FOLDS or row.key[2:] in positions:
                 await writer.put(Put(table, rename_row(row, new)))

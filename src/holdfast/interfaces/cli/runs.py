@@ -73,7 +73,10 @@ def show(session: CliContext, run: str) -> None:
 @click.option("--key", metavar="TEXT", help="An idempotency key: the same one submits no second run.")
 @click.option("--when", metavar="TIME", help="When it is begun, such as 2h from now.")
 @click.option(
-    "--on-busy", type=click.Choice(("queue", "refuse", "replace")), default="queue", help="If the thread has a run."
+    "--on-busy",
+    type=click.Choice(("queue", "refuse", "replace", "branch")),
+    default="queue",
+    help="If the thread has a run.",
 )
 def submit(
     session: CliContext,

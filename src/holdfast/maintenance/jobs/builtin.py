@@ -483,7 +483,7 @@ _ALL = (
             "agent": Setting(str, "the agent that works, in place of a graph"),
             "thread": Setting(str, "the thread that it works on; without one, each run has its own"),
             "input": Setting(dict, "the input of the graph, or the arguments of the workflow"),
-            "on_busy": Setting(str, "what happens if the thread has a run: queue, refuse or replace"),
+            "on_busy": Setting(str, "what happens if the thread has a run: queue, refuse, replace or branch"),
         },
         _check_submit,
         reaches_out=False,
