@@ -268,6 +268,11 @@ def steps_prefix(line: Line, id: str) -> Key:
     return (*line, LEASE, f"steps of {id}")
 
 
+def parts_prefix(line: Line, id: str) -> Key:
+    """Return the start of the keys of the parts of the stream of a run."""
+    return (*line, LEASE, f"parts of {id}")
+
+
 def key_digest(key: str) -> str:
     """Return the digest of an idempotency key: the name of its row."""
     return blake2b(key.encode(), digest_size=16).hexdigest()

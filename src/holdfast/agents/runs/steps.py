@@ -128,6 +128,11 @@ class RunSteps:
         """What tells the execution of a task that is under way from one before it."""
         self._is_ending = threading.Lock()
 
+    @property
+    def table(self) -> RunTable:
+        """The runs of the store."""
+        return self._table
+
     def next_key(self, name: str) -> str:
         """Return the key of a step without one: its number in the run, or in the task of a graph, and its name.
 

@@ -29,6 +29,7 @@ from holdfast.agents.runs.record import (
     decode_place,
     due_scan,
     key_digest,
+    parts_prefix,
     place_scan,
     record_key,
     step_ordinal,
@@ -631,6 +632,7 @@ class RunTable:
     def _removal(self, run: StoredRun) -> list[Change]:
         line = run.line(self.tenant)
         changes: list[Change] = [Delete(REFS, record_key(line, run.id)), Delete(REFS, steps_prefix(line, run.id))]
+        changes.append(Delete(REFS, parts_prefix(line, run.id)))
         changes.append(Delete(JOBS, run_place(self.tenant, BY_TIME, run.id)))
         if run.key:
             changes.append(Delete(JOBS, run_place(self.tenant, BY_KEY, run.key)))

@@ -34,10 +34,10 @@ class GraphTarget:
 
     def __init__(self, name: str, graph: Any, store: HasHandle) -> None:
         self.name = name
-        self._graph = graph
         saver_class, saver = load("holdfast.interfaces.langgraph.saver", "HoldfastSaver"), graph.checkpointer
+        followed = load("holdfast.interfaces.langgraph.client_runs", "FollowedGraph")
+        self._graph = followed(graph if saver is not None else graph.copy(update={"checkpointer": saver_class(store)}))
         if saver is None:
-            self._graph = graph.copy(update={"checkpointer": saver_class(store)})
             return
         own = store._handle
         theirs = saver.store._handle if isinstance(saver, saver_class) else None

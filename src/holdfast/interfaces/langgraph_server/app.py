@@ -15,9 +15,10 @@ from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.langgraph_server.assistants import ASSISTANTS
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
 from holdfast.interfaces.langgraph_server.routes import client_routes
+from holdfast.interfaces.langgraph_server.runs import RUNS
 from holdfast.interfaces.langgraph_server.threads import THREADS
 
-TABLES = (ASSISTANTS, THREADS)
+TABLES = (ASSISTANTS, THREADS, RUNS)
 """All operations."""
 
 

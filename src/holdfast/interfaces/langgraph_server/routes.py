@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from holdfast.errors import InvalidError
 from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.routes import Route, RouteTable, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller
+from holdfast.interfaces.langgraph.client_runs import to_json
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
-from holdfast.interfaces.langgraph_server.shapes import to_json
 
 
 class Reply(NamedTuple):
@@ -26,6 +26,12 @@ class Reply(NamedTuple):
 
     value: Any
     headers: Mapping[str, str]
+
+
+class Later(NamedTuple):
+    """A response that takes long: it is awaited, and holds up no thread."""
+
+    respond: Callable[[Request], Awaitable[Response]]
 
 
 class ClientCall(Call):
@@ -71,16 +77,19 @@ def _endpoint(server: Server, graphs: ServedGraphs, routes: Mapping[str, Route])
             call.require_write()
             server.authenticator.check_csrf(call.caller, "")  # of a browser's cookie, which has no place here
         query = dict(request.query_params.multi_items())
+        if "last_event_id" in route.params.__struct_fields__ and "last-event-id" in request.headers:
+            query["last_event_id"] = request.headers["last-event-id"]
         lists = {name for name in query if len(request.query_params.getlist(name)) > 1}
         if lists - {"stream_mode", "select", "namespace"}:
             raise InvalidError("a parameter is given twice")
         given = msgspec.structs.asdict(decode_params(route.params, request.path_params, query))
         given |= {name: request.query_params.getlist(name) for name in lists}
         if route.body is not None:
-            given |= msgspec.structs.asdict(decode_body(route.body, await request.body()))
+            decoded: Any = decode_body(route.body, await request.body())
+            given |= {"items": decoded} if isinstance(decoded, list) else msgspec.structs.asdict(decoded)
         found = await server.work(partial(_run, route, call, given))
-        if isinstance(found, Response):
-            return found
+        if isinstance(found, Later):
+            return await found.respond(request)
         body, headers = found
         return Response(body, route.status, headers, "application/json")
 
@@ -89,7 +98,7 @@ def _endpoint(server: Server, graphs: ServedGraphs, routes: Mapping[str, Route])
 
 def _run(route: Route, call: ClientCall, given: dict[str, Any]) -> Any:
     found = route.run(call, **given)
-    if isinstance(found, Response):
+    if isinstance(found, Later):
         return found
     value, headers = found if isinstance(found, Reply) else (found, {})
     if value is None:

@@ -5,35 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-from langgraph.types import Interrupt, PregelTask, StateSnapshot
+from langgraph.types import PregelTask, StateSnapshot
 
-from holdfast.errors import UnsupportedError
-
-
-def to_json(value: Any) -> bytes:
-    """Encode a value: messages and other models by their fields, what has no form in JSON as text."""
-    try:
-        return msgspec.json.encode(value, enc_hook=_plain)
-    except RecursionError:
-        raise UnsupportedError("a value is nested too deeply to be sent as JSON") from None
-
-
-def _plain(value: Any) -> Any:
-    for name in ("model_dump", "to_dict", "dict", "_asdict"):
-        if callable(convert := getattr(value, name, None)) and not isinstance(value, type):
-            return convert()
-    if isinstance(value, Interrupt):
-        return interrupt_json(value)
-    if isinstance(value, BaseException):
-        return {"error": type(value).__name__, "message": str(value)}
-    return repr(value) if not isinstance(value, Sequence | Mapping) else list(value)
-
-
-def interrupt_json(interrupt: Any) -> dict[str, Any]:
-    """Return an interrupt, with the schema of its answer if it has one."""
-    schema = getattr(interrupt, "response_schema", None)
-    return {"value": interrupt.value, "id": interrupt.id, **({} if schema is None else {"response_schema": schema})}
+from holdfast.interfaces.langgraph.client_runs import interrupt_json
 
 
 def checkpoint_json(config: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -12,15 +12,22 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast
 from uuid import uuid4
 
+from holdfast.agents.runs.parts import runs_of
+from holdfast.agents.runs.record import QUEUED, RUNNING, StoredRun
+from holdfast.agents.runs.table import RunTable
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.namespaces import split_name, thread_name
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.langgraph.client_runs import interrupt_json, to_command
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
 from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, Order, has_entries, page_of
 from holdfast.interfaces.langgraph_server.routes import ClientCall
-from holdfast.interfaces.langgraph_server.shapes import interrupt_json, state_json
+from holdfast.interfaces.langgraph_server.shapes import state_json
+from holdfast.security.handle import owner_handle
 
 THREADS = RouteTable()
 
@@ -74,9 +81,12 @@ def describe_thread(call: ClientCall, thread: str, *, values: bool = True) -> Ob
         "interrupts": {},
         "error": None,
     }
+    if info is not None and any(each.state in (QUEUED, RUNNING) for each in runs_on(call, thread)):
+        found["status"] = "busy"
     if info is not None and info.latest is not None:
         status = handle.status()
-        found["status"] = _STATUSES.get(status.status, "idle")
+        if found["status"] != "busy":
+            found["status"] = _STATUSES.get(status.status, "idle")
         found["error"] = f"{status.error}: {status.message}" if status.error else None
         if values:
             snapshot = graph_of(call, thread, given).get_state({"configurable": {"thread_id": thread}})
@@ -101,13 +111,24 @@ def graph_of(call: ClientCall, thread: str, given: Mapping[str, Any] | None = No
     return call.graphs.of(call.graphs.names[0] if name is None else str(name), call.store)
 
 
-def _require(call: ClientCall, thread: str) -> None:
+def require(call: ClientCall, thread: str) -> None:
     """Raise `NotFoundError` if there is no thread that the caller may read."""
     if record_of(call, thread) is None:
         try:
             call.store.thread(thread).info()
         except NotFoundError:
             raise NotFoundError("there is no such thread", where=f"thread {thread!r}"[:100]) from None
+
+
+def table_of(call: ClientCall) -> RunTable:
+    """Return the runs of the store. Rights are the caller's to check."""
+    return RunTable(owner_handle(call.service.store))
+
+
+def runs_on(call: ClientCall, thread: str) -> list[StoredRun]:
+    """Return the runs of a thread, which the caller may read, the latest first."""
+    table = table_of(call)
+    return run(runs_of(table, Line(table.tenant, thread)))
 
 
 def create_record(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> bool:
@@ -157,8 +178,6 @@ def create_thread(
     if supersteps:
         from langgraph.types import StateUpdate
 
-        from holdfast.interfaces.langgraph_server.commands import to_command
-
         steps = [
             [
                 StateUpdate(cast(Any, to_command(each["command"]) if each.get("command") else each.get("values")), node)
@@ -192,7 +211,7 @@ def update_thread(
 ) -> Any:
     """Add entries to the metadata of a thread."""
     _refuse_ttl(ttl)
-    _require(call, thread_id)
+    require(call, thread_id)
     note(call, thread_id, metadata or {})
     return describe_thread(call, thread_id)
 
@@ -203,7 +222,7 @@ THREADS.patch("/threads/{thread_id}")(update_thread)
 @THREADS.delete("/threads/{thread_id}")
 def delete_thread(call: ClientCall, thread_id: str) -> Any:
     """Delete a thread with all that belongs to it."""
-    _require(call, thread_id)
+    require(call, thread_id)
     call.store.thread(thread_id).delete()
     return {}
 
@@ -211,7 +230,7 @@ def delete_thread(call: ClientCall, thread_id: str) -> Any:
 @THREADS.post("/threads/{thread_id}/copy", status=200)
 def copy_thread(call: ClientCall, thread_id: str) -> Any:
     """Copy a thread with its history."""
-    _require(call, thread_id)
+    require(call, thread_id)
     new = str(uuid4())
     HoldfastSaver(call.store).copy_thread(thread_id, new)
     return describe_thread(call, new)
@@ -299,7 +318,7 @@ def prune_threads(
     known = []
     for each in thread_ids:
         with suppress(NotFoundError):
-            _require(call, each)
+            require(call, each)
             known.append(each)
     if strategy == "delete":
         return {"pruned_count": sum(call.store.thread(each).delete() for each in known)}
@@ -323,7 +342,7 @@ def place(thread: str, checkpoint: Object | str | None = None) -> Any:
 def _state(
     call: ClientCall, thread: str, checkpoint: Object | str | None, subgraphs: bool, select: list[str] | None
 ) -> Any:
-    _require(call, thread)
+    require(call, thread)
     found = graph_of(call, thread).get_state(place(thread, checkpoint), subgraphs=subgraphs)
     if checkpoint is not None and not (found.config or {}).get("configurable", {}).get("checkpoint_id"):
         raise NotFoundError("the thread has no such checkpoint", where=f"thread {thread!r}"[:100])
@@ -365,7 +384,7 @@ def update_state(
     as_node: str | None = None,
 ) -> Any:
     """Change the state of a thread as a node would; after an earlier checkpoint, a branch begins there."""
-    _require(call, thread_id)
+    require(call, thread_id)
     graph, after = graph_of(call, thread_id), place(thread_id, checkpoint_id or checkpoint)
     made = graph.update_state(after, values, as_node=as_node)
     where = made["configurable"]
@@ -385,7 +404,7 @@ def get_history(
     select: list[str] | None = None,
 ) -> Any:
     """List the states of a thread, the latest first."""
-    _require(call, thread_id)
+    require(call, thread_id)
     earlier = (
         None
         if not before

@@ -1,0 +1,166 @@
+"""The parts of the stream of a run, as they come: what its graph yields, for those who follow it from elsewhere.
+
+They are rows of the thread beside the record of the run, each with the parts of a moment, on the condition of the run's
+claim: every part has a number, and none is lost or comes twice, also when another worker goes on. Like the run, they
+are in no copy and no backup.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.agents.runs.outage import until_answered
+from holdfast.agents.runs.record import StoredRun, parts_prefix
+from holdfast.agents.runs.table import HeldRun, RunTable
+from holdfast.backends.interface import Change, Delete, Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.threads import WorkerThread
+from holdfast.backends.tables import REFS
+from holdfast.codec import msgpack
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.row_format import LEASE, Line
+from holdfast.engine.run_rows import RECORD
+from holdfast.errors import CorruptError, HoldfastError
+
+_MAX_BODY = 1 << 30
+
+
+class Part(NamedTuple):
+    """A part of a stream: its number in the run, from 1 on, its kind, and what it says, as JSON."""
+
+    number: int
+    kind: str
+    data: bytes
+
+
+class _Listeners:
+    """Who waits for parts in this process, by run: a worker here need not be looked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: dict[str, set[Callable[[], None]]] = {}
+
+    def add(self, id: str, wake: Callable[[], None]) -> None:
+        with self._lock:
+            self._all.setdefault(id, set()).add(wake)
+
+    def remove(self, id: str, wake: Callable[[], None]) -> None:
+        with self._lock:
+            left = self._all.get(id, set())
+            left.discard(wake)
+            if not left:
+                self._all.pop(id, None)
+
+    def notify(self, id: str) -> None:
+        with self._lock:
+            waiting = list(self._all.get(id, ()))
+        for wake in waiting:
+            wake()
+
+
+listeners = _Listeners()
+
+
+class PartLog:
+    """Stores the parts of a run that this process does. They are stored in the background, those of a moment together:
+    a graph does not wait for the store."""
+
+    def __init__(self, table: RunTable, held: HeldRun) -> None:
+        self._table = table
+        self._held = held
+        self._ready = threading.Condition()
+        self._added: list[Part] = []
+        self._is_closed = False
+        self._error: BaseException | None = None
+        self._number = run(_last(table, held.line, held.stored.id))
+        self._thread = WorkerThread("holdfast-parts", self._work, daemon=True)
+
+    def add(self, kind: str, data: bytes) -> None:
+        """Add a part."""
+        protection = self._table.handle.engine.protection
+        if protection is not None:
+            data = protection.redact_text(data.decode()).encode()
+        with self._ready:
+            if self._error is not None:
+                raise self._error
+            self._number += 1
+            self._added.append(Part(self._number, kind, data))
+            self._ready.notify()
+
+    def close(self) -> None:
+        """Wait until all parts are stored. `ClaimLostError` if the claim was lost meanwhile."""
+        with self._ready:
+            self._is_closed = True
+            self._ready.notify()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        while True:
+            with self._ready:
+                self._ready.wait_for(lambda: self._added or self._is_closed)
+                parts, self._added = self._added, []
+            if not parts:
+                return
+            try:
+                run(self._store(parts))
+            except BaseException as error:  # noqa: BLE001 - the run is told
+                with self._ready:
+                    self._error = error
+                return
+            listeners.notify(self._held.stored.id)
+
+    async def _store(self, parts: Sequence[Part]) -> None:
+        claim, id = self._held.claim, self._held.stored.id
+        body = wrap(msgspec.msgpack.encode(parts), codec=BodyKind.RAW)
+        key = (*parts_prefix(self._held.line, id), f"{parts[-1].number:012d}")
+        row = Row(key, ("", self._table.context.clock()), body)
+        batch: list[Change] = [claim.condition(), Put(REFS, row)]
+        if await until_answered(lambda: self._table.context.apply(batch), claim.life) is not None:
+            raise claim.lost()
+
+
+async def _last(table: RunTable, line: Line, id: str) -> int:
+    scan = Scan(REFS, parts_prefix(line, id), reverse=True, limit=1, bodies=False)
+    (rows,) = await table.context.backend.read([scan])
+    return int(str(rows[0].key[-1])) if rows else 0
+
+
+async def read_parts(table: RunTable, stored: StoredRun, after: int, limit: int) -> list[Part]:
+    """Return the parts of a run after one with a number, those of so many moments at most."""
+    line = stored.line(table.tenant)
+    scan = Scan(REFS, parts_prefix(line, stored.id), (f"{after + 1:012d}",), limit=limit)
+    (rows,) = await table.context.backend.read([scan])
+    return [part for row in rows for part in _parts_of(row) if part.number > after]
+
+
+def _parts_of(row: Row) -> list[Part]:
+    try:
+        found: Any = msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content)
+        return msgspec.convert(found, list[Part])
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"the parts of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
+
+
+async def drop_parts(table: RunTable, runs: Sequence[StoredRun]) -> None:
+    """Delete the parts of some runs, which are over."""
+    changes: list[Change] = [Delete(REFS, parts_prefix(each.line(table.tenant), each.id)) for each in runs]
+    if changes:
+        await table.context.backend.apply(changes)
+
+
+async def runs_of(table: RunTable, line: Line) -> list[StoredRun]:
+    """Return the runs of a thread, the latest first. One that is damaged is left out."""
+    (rows,) = await table.context.backend.read([Scan(REFS, (*line, LEASE, RECORD))])
+    found = list[StoredRun]()
+    for row in rows:
+        try:
+            found.append(StoredRun.of(row))
+        except HoldfastError:
+            continue
+    return sorted(found, key=lambda each: each.id, reverse=True)

@@ -1,0 +1,563 @@
+"""Runs as LangGraph's clients submit, follow, await and cancel them: those of the store, done by its workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from holdfast.agents.runs.parts import Part, drop_parts, listeners, read_parts
+from holdfast.agents.runs.record import QUEUED, RUNNING, WAITING, Run
+from holdfast.backends.runtime.drivers import run as run_sync
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, TransientError, UnsupportedError
+from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
+from holdfast.interfaces.langgraph.client_runs import MODES, ClientRun, interrupt_json, to_command, to_json
+from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, find_assistant
+from holdfast.interfaces.langgraph_server.graphs import assistant_id as id_of_graph
+from holdfast.interfaces.langgraph_server.routes import ClientCall, Later, Reply
+from holdfast.interfaces.langgraph_server.threads import (
+    create_record,
+    graph_of,
+    note,
+    place,
+    record_of,
+    require,
+    runs_on,
+    table_of,
+)
+
+RUNS = RouteTable()
+
+Nodes = Literal["*"] | list[str] | None
+Action = Literal["interrupt", "rollback"]
+
+_STATUSES = {
+    "queued": "pending",
+    "running": "running",
+    "waiting": "interrupted",
+    "done": "success",
+    "failed": "error",
+    "cancelled": "interrupted",
+}
+_BUSY = {"reject": "refuse", "enqueue": "queue", "interrupt": "replace", "rollback": "replace"}
+_CONFIG = ("configurable", "metadata", "tags", "recursion_limit", "max_concurrency", "run_name")
+
+_SHORTEST, _LONGEST = 0.02, 0.25
+"""The pauses between two looks for parts that a worker elsewhere stores, in seconds."""
+
+_HEARTBEAT = 15.0
+"""After so many seconds without a part a comment is sent, so that nothing on the way closes the connection."""
+
+_MAX_EACH = 250
+"""How many streams an identity may have open."""
+
+_KEPT = 3600 * 10**9
+"""For how many nanoseconds after the end of a run its parts are kept at least."""
+
+
+class RunRequest(Input):
+    """What a client sends to have a graph run."""
+
+    assistant_id: str
+    input: Any = None
+    command: Object | None = None
+    config: Object | None = None
+    context: Object | None = None
+    metadata: Object | None = None
+    stream_mode: str | list[str] | None = None
+    stream_subgraphs: bool = False
+    stream_resumable: bool | None = None
+    interrupt_before: Nodes = None
+    interrupt_after: Nodes = None
+    checkpoint: Object | None = None
+    checkpoint_id: str | None = None
+    checkpoint_during: bool | None = None
+    multitask_strategy: Literal["reject", "interrupt", "rollback", "enqueue"] | None = None
+    if_not_exists: Literal["create", "reject"] | None = None
+    on_disconnect: Literal["cancel", "continue"] | None = None
+    on_completion: Literal["delete", "keep"] | None = None
+    after_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    durability: Literal["sync", "async", "exit"] | None = None
+    webhook: str | None = None
+    feedback_keys: list[str] | None = None
+    strict_resume: bool | None = None
+    langsmith_tracer: Object | None = None
+
+
+_REFUSED = {
+    "webhook": "The server calls nobody: follow the run, or look at it",
+    "feedback_keys": "They are for a service that this server does not use",
+    "langsmith_tracer": "They are for a service that this server does not use",
+    "strict_resume": "A command that resumes a thread which asks nothing goes on from its last checkpoint",
+}
+
+
+def _refuse(request: RunRequest) -> None:
+    """Refuse what would have no effect."""
+    for name, hint in _REFUSED.items():
+        if getattr(request, name):
+            raise UnsupportedError(f"a run has no {name}", hint=hint)
+    if request.durability == "exit" or request.checkpoint_during is False:
+        raise UnsupportedError(
+            "every step of a run is stored before the next one",
+            where="durability" if request.durability else "checkpoint_during",
+            hint="Leave it out, or ask for 'sync'",
+        )
+    if unknown := (request.config or {}).keys() - set(_CONFIG):
+        raise UnsupportedError(f"a config has no {min(unknown)}"[:100], hint=f"It may have {', '.join(_CONFIG)}")
+
+
+def _modes(given: str | Sequence[str] | None) -> list[str]:
+    modes = [given] if isinstance(given, str) else list(given or ())
+    modes = [each for mode in modes for each in mode.split(",") if each]
+    if unknown := set(modes) - set(MODES):
+        raise UnsupportedError(f"no {min(unknown)!r} is streamed"[:100], hint=f"There are {', '.join(MODES)}")
+    return modes
+
+
+def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams: bool) -> Run:
+    """Submit a run. Without a thread, it has one of its own."""
+    _refuse(request)
+    assistant = find_assistant(call, request.assistant_id)
+    if request.command:
+        to_command(request.command)  # an error is the caller's
+    modes = _modes(request.stream_mode) or (["values"] if streams else [])
+    given, about = request.config or {}, {"graph_id": assistant["graph_id"], "assistant_id": assistant["assistant_id"]}
+    base = assistant["config"]
+    config = {**base, **given}
+    for part in ("configurable", "metadata"):
+        if part in base or part in given:
+            config[part] = {**base.get(part, {}), **given.get(part, {})}
+    if not isinstance(config.get("configurable", {}), dict) or not isinstance(config.get("metadata", {}), dict):
+        raise InvalidError("a config's configurable and metadata are objects")
+    context = {**assistant["context"], **(request.context or {})} or None
+    strategy = request.multitask_strategy or "enqueue"
+    id = str(uuid4()) if thread is None else thread
+    checkpoint = request.checkpoint_id or request.checkpoint
+    wanted = ClientRun(
+        assistant_id=assistant["assistant_id"],
+        input=request.input,
+        command=request.command,
+        config=config,
+        context=context,
+        metadata=request.metadata or {},
+        modes=modes,
+        subgraphs=request.stream_subgraphs,
+        interrupt_before=request.interrupt_before,
+        interrupt_after=request.interrupt_after,
+        checkpoint={} if not checkpoint else place(id, checkpoint)["configurable"],
+        strategy=strategy,
+        temporary=thread is None and request.on_completion != "keep",
+    )
+    if thread is None or request.if_not_exists == "create":
+        create_record(call, id, about, **({"temporary": True} if wanted.temporary else {}))
+    require(call, id)
+    record = record_of(call, id)
+    if record is None or not about.items() <= record.state["metadata"].items():
+        note(call, id, about)
+    others = runs_on(call, id)
+    for each in others:
+        if each.state == WAITING:  # the new run answers, or goes on without an answer
+            call.store.runs.cancel(each.id)
+    if strategy == "rollback":
+        for each in others:
+            if each.state in (QUEUED, RUNNING):
+                roll_back(call, id, each.id)
+    table, until = table_of(call), call.service.store._handle.now() - _KEPT
+    run_sync(drop_parts(table, [each for each in others if each.ended and each.ended < until]))
+    return call.store.runs.submit(
+        id,
+        wanted.as_input(),
+        graph=assistant["graph_id"],
+        on_busy=_BUSY[strategy],  # type: ignore[arg-type]
+        attempts=1,
+        when=timedelta(seconds=request.after_seconds) if request.after_seconds else None,
+    )
+
+
+def roll_back(call: ClientCall, thread: str, id: str) -> None:
+    """Cancel a run, and take the thread back to where it was before: what the run stored stays on a branch of its own.
+    The record of the run is deleted."""
+    runs, handle = call.store.runs, call.store.thread(thread)
+    runs.cancel(id)
+    made = [each.name for each in runs.events(id) if each.kind == "checkpoint"]
+    if made:
+        before = handle.find(made[0]).parent
+        if before is None:
+            state = record_of(call, thread)
+            handle.delete()
+            kept = {} if state is None else dict(state.state)
+            create_record(call, thread, kept.pop("metadata", {}), **kept)
+            return
+        handle.fork(f"before-{id}", at=before)
+        handle.switch(f"before-{id}")
+    _delete(call, id)
+
+
+def _delete(call: ClientCall, id: str) -> None:
+    with suppress(NotFoundError):
+        call.service.store.runs.delete(id)
+
+
+def describe_run(run: Run, select: Sequence[str] | None = None) -> Object:
+    """Return a run as the client's type says."""
+    asked = ClientRun.of(run.input)
+    found: Object = {
+        "run_id": run.id,
+        "thread_id": run.thread,
+        "assistant_id": id_of_graph(run.graph) if asked is None else asked.assistant_id,
+        "created_at": run.created.isoformat(),
+        "updated_at": (run.ended or run.started or run.created).isoformat(),
+        "status": _STATUSES[run.state],
+        "metadata": {} if asked is None else asked.metadata,
+        "kwargs": {} if asked is None else {"input": asked.input, "command": asked.command, "config": asked.config},
+        "multitask_strategy": "enqueue" if asked is None else asked.strategy,
+        "cancel_reason": run.error or None if run.state == "cancelled" else None,
+    }
+    return found if not select else {name: found[name] for name in select if name in found}
+
+
+def find_run(call: ClientCall, thread: str, id: str) -> Run:
+    """Return a run of a thread. `NotFoundError` if the caller may see none of that id there."""
+    found = call.store.runs.get(_checked_id(id))
+    if found.thread != thread:
+        raise NotFoundError("the thread has no such run", where=f"run {id}"[:100])
+    return found
+
+
+def _checked_id(id: str) -> str:
+    if not id.isalnum() or not id.isascii():
+        raise NotFoundError("there is no such run", where=repr(id)[:80])
+    return id
+
+
+# Following --------------------------------------------------------------------------------------------------------
+
+
+class _Streams:
+    """How many streams are open, by caller."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def begin(self, call: ClientCall) -> None:
+        """Count a stream. `TransientError` if there are too many."""
+        who, most = call.caller.identity, call.service.options.max_streams
+        if (who and self._counts.get(who, 0) >= _MAX_EACH) or sum(self._counts.values()) >= most:
+            raise TransientError("too many streams are open", hint="Close some", code="rate-limited")
+        self._counts[who] = self._counts.get(who, 0) + 1
+
+    def end(self, call: ClientCall) -> None:
+        """Count it no longer."""
+        self._counts[call.caller.identity] -= 1
+
+
+_streams = _Streams()
+
+
+def _look(call: ClientCall, thread: str, id: str, after: int, limit: int) -> tuple[Run, list[Part]]:
+    run, table = find_run(call, thread, id), table_of(call)
+    stored = run_sync(table.get(id))
+    return run, run_sync(read_parts(table, stored, after, limit))
+
+
+async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) -> AsyncIterator[Part | Run | None]:
+    """Yield the parts of a run after one as they come; None when none came for a while; and at the end the run."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(woken.set)
+
+    listeners.add(run.id, wake)
+    pause, quiet = _SHORTEST, 0.0
+    try:
+        while True:
+            woken.clear()
+            run, found = await call.server.work(partial(_look, call, run.thread, run.id, after, limit))
+            for part in found:
+                after = part.number
+                yield part
+            if found:
+                pause, quiet = _SHORTEST, 0.0
+                continue
+            if run.is_over or run.state == "waiting":
+                yield run
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), pause)
+            quiet, pause = quiet + pause, min(2 * pause, _LONGEST)
+            if quiet >= _HEARTBEAT:
+                quiet = 0.0
+                yield None
+    finally:
+        listeners.remove(run.id, wake)
+
+
+def _sse(kind: str, data: bytes, number: int | None = None) -> bytes:
+    id = b"" if number is None else b"id: %d\n" % number
+    return id + b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _error_json(run: Run) -> Object:
+    return {"error": run.error_code or "error", "message": run.error}
+
+
+def stream_response(
+    call: ClientCall, run: Run, after: int, modes: Sequence[str], *, cancels: bool = False, created: bool = False
+) -> Later:
+    """Return the stream of a run, after a part that the client has; of some modes only. If it `cancels`, the run ends
+    when the client goes away."""
+
+    async def events() -> AsyncIterator[bytes]:
+        is_over = False
+        try:
+            if after == 0:
+                yield _sse("metadata", to_json({"run_id": run.id, "attempt": 1}), 0)
+            async for each in follow(call, run, after):
+                if each is None:
+                    yield b": heartbeat\n\n"
+                elif isinstance(each, Part):
+                    if not modes or _mode_of(each.kind) & set(modes):
+                        yield _sse(each.kind, each.data, each.number)
+                else:
+                    is_over = True
+                    if each.state == "failed":
+                        yield _sse("error", to_json(_error_json(each)))
+        finally:
+            _streams.end(call)
+            if cancels and not is_over:
+                with suppress(NotFoundError, ConflictError):
+                    await asyncio.shield(call.server.work(lambda: call.store.runs.cancel(run.id)))
+
+    async def respond(request: Request) -> Response:  # noqa: ARG001
+        _streams.begin(call)
+        where = f"/threads/{run.thread}/runs/{run.id}"
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "location": f"{where}/stream"}
+        if created:
+            headers["content-location"] = where
+        return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
+
+    return Later(respond)
+
+
+def _mode_of(kind: str) -> set[str]:
+    base = kind.partition("|")[0]
+    if base.startswith("messages/"):
+        return {"messages"}
+    return {"messages-tuple"} if base == "messages" else {base}
+
+
+def _final(call: ClientCall, run: Run) -> Any:
+    """Return the values that a run came to."""
+    if run.state == "failed":
+        return {"__error__": _error_json(run)}
+    snapshot = graph_of(call, run.thread).get_state({"configurable": {"thread_id": run.thread}})
+    values = snapshot.values if isinstance(snapshot.values, dict) else {"values": snapshot.values}
+    asked = [interrupt_json(each) for each in snapshot.interrupts]
+    return {**values, "__interrupt__": asked} if asked and run.state == "waiting" else values
+
+
+def join_response(call: ClientCall, run: Run, *, cancels: bool = False) -> Later:
+    """Return the values that a run comes to, when it is over or waits."""
+
+    async def ended() -> Run:
+        async for each in follow(call, run, 1 << 40):
+            if isinstance(each, Run):
+                return each
+        raise NotFoundError("there is no such run")  # not reached: the last is the run
+
+    async def respond(request: Request) -> Response:
+        _streams.begin(call)
+        waiting = asyncio.create_task(ended())
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                if cancels:
+                    await call.server.work(lambda: call.store.runs.cancel(run.id))
+                return Response(status_code=499)  # which nobody gets
+            body = to_json(await call.server.work(partial(_final, call, waiting.result())))
+        finally:
+            _streams.end(call)
+            gone.cancel()
+            waiting.cancel()
+        headers = {"cache-control": "no-store", "content-location": f"/threads/{run.thread}/runs/{run.id}"}
+        return Response(body, media_type="application/json", headers=headers)
+
+    return Later(respond)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+# Operations -------------------------------------------------------------------------------------------------------
+
+
+def _add(path: str, function: Any) -> None:
+    """Add an operation that takes a `RunRequest`."""
+    params = input_type(function.__name__, "Params", [(name, str) for name in names_in(path)])
+    RUNS.routes.append(
+        Route("POST", path, function.__name__, function.__doc__, function, params, RunRequest, Any, 200, True)
+    )
+
+
+def create_run(call: ClientCall, thread_id: str | None = None, **given: Any) -> Any:
+    """Submit a run, and return at once."""
+    request = RunRequest(**given)
+    run = submit(call, thread_id, request, streams=True)
+    return Reply(describe_run(run), {"content-location": f"/threads/{run.thread}/runs/{run.id}"})
+
+
+def stream_run(call: ClientCall, thread_id: str | None = None, **given: Any) -> Any:
+    """Submit a run, and stream it."""
+    request = RunRequest(**given)
+    run = submit(call, thread_id, request, streams=True)
+    return stream_response(call, run, 0, (), cancels=request.on_disconnect == "cancel", created=True)
+
+
+def wait_for_run(call: ClientCall, thread_id: str | None = None, **given: Any) -> Any:
+    """Submit a run, and return the values that it comes to."""
+    request = RunRequest(**given)
+    run = submit(call, thread_id, request, streams=False)
+    return join_response(call, run, cancels=request.on_disconnect == "cancel")
+
+
+def _add_cancel(path: str, function: Any, *body: tuple[Any, ...]) -> None:
+    """Add an operation that has parameters in the query of a POST."""
+    name, query = function.__name__, [("wait", int, 0), ("action", Action, "interrupt")]
+    params = input_type(name, "Params", [*((each, str) for each in names_in(path)), *query[0 if not body else 1 :]])
+    kind = input_type(name, "Request", body) if body else None
+    RUNS.routes.append(Route("POST", path, name, function.__doc__, function, params, kind, Any, 200, True))
+
+
+_add("/threads/{thread_id}/runs", create_run)
+_add("/threads/{thread_id}/runs/stream", stream_run)
+_add("/threads/{thread_id}/runs/wait", wait_for_run)
+
+
+@RUNS.get("/threads/{thread_id}/runs")
+def list_runs(
+    call: ClientCall,
+    thread_id: str,
+    *,
+    limit: Limit = 10,
+    offset: Offset = 0,
+    status: str | None = None,
+    select: Any = None,
+) -> Any:
+    """List the runs of a thread, the latest first."""
+    require(call, thread_id)
+    codec = call.service.store._handle.codec
+    found = [each.describe(codec) for each in runs_on(call, thread_id)]
+    wanted = [each for each in found if status in (None, _STATUSES[each.state])]
+    chosen = [select] if isinstance(select, str) else select
+    return [describe_run(each, chosen) for each in wanted[offset : offset + limit]]
+
+
+@RUNS.get("/threads/{thread_id}/runs/{run_id}")
+def get_run(call: ClientCall, thread_id: str, run_id: str) -> Any:
+    """Return a run."""
+    return describe_run(find_run(call, thread_id, run_id))
+
+
+@RUNS.delete("/threads/{thread_id}/runs/{run_id}")
+def delete_run(call: ClientCall, thread_id: str, run_id: str) -> Any:
+    """Delete the record of a run that is over."""
+    call.owned.runs.delete(find_run(call, thread_id, run_id).id)
+    return {}
+
+
+@RUNS.get("/threads/{thread_id}/runs/{run_id}/join")
+def join_run(call: ClientCall, thread_id: str, run_id: str, *, cancel_on_disconnect: bool = False) -> Any:
+    """Return the values that a run comes to."""
+    if cancel_on_disconnect:
+        call.require_write()
+    return join_response(call, find_run(call, thread_id, run_id), cancels=cancel_on_disconnect)
+
+
+@RUNS.get("/threads/{thread_id}/runs/{run_id}/stream")
+def stream_of_run(
+    call: ClientCall,
+    thread_id: str,
+    run_id: str,
+    *,
+    stream_mode: Any = None,
+    cancel_on_disconnect: bool = False,
+    last_event_id: str = "",
+) -> Any:
+    """Stream a run, from its beginning or after the part whose id the client has."""
+    if cancel_on_disconnect:
+        call.require_write()
+    if last_event_id not in ("", "-1") and not (last_event_id.isdecimal() and len(last_event_id) < 12):
+        raise InvalidError("this is not the id of an event", where=repr(last_event_id)[:80])
+    run, modes = find_run(call, thread_id, run_id), _modes(stream_mode)
+    after = 0 if last_event_id in ("", "-1") else int(last_event_id)
+    return stream_response(call, run, after, modes, cancels=cancel_on_disconnect)
+
+
+def cancel_run(
+    call: ClientCall,
+    thread_id: str,
+    run_id: str,
+    wait: int = 0,  # noqa: ARG001 - a run is cancelled at once
+    action: Action = "interrupt",
+) -> Any:
+    """Cancel a run: whoever has it stores nothing more. With the action `rollback`, the thread goes back to where it
+    was before."""
+    return _cancel(call, [find_run(call, thread_id, run_id)], action)
+
+
+def cancel_runs(
+    call: ClientCall,
+    action: Action = "interrupt",
+    thread_id: str | None = None,
+    run_ids: list[str] | None = None,
+    status: Literal["pending", "running", "all"] | None = None,
+) -> Any:
+    """Cancel runs of a thread, those with some ids or a status; or all in a status."""
+    if thread_id is None and status is None:
+        raise InvalidError("nothing says which runs", hint="Name a thread, or a status")
+    if thread_id is not None:
+        require(call, thread_id)
+        codec = call.service.store._handle.codec
+        found: Sequence[Run] = [each.describe(codec) for each in runs_on(call, thread_id)]
+    else:
+        found = [*call.store.runs.list(state="queued").all(), *call.store.runs.list(state="running").all()]
+    wanted = [
+        each
+        for each in found
+        if not each.is_over
+        and (run_ids is None or each.id in run_ids)
+        and status in (None, "all", _STATUSES[each.state])
+    ]
+    return _cancel(call, wanted, action)
+
+
+def _cancel(call: ClientCall, runs: Sequence[Run], action: Action) -> Any:
+    for each in runs:
+        if action == "rollback":
+            roll_back(call, each.thread, each.id)
+        else:
+            call.store.runs.cancel(each.id)
+    return {}
+
+
+_add_cancel("/threads/{thread_id}/runs/{run_id}/cancel", cancel_run)
+_add_cancel(
+    "/runs/cancel",
+    cancel_runs,
+    ("thread_id", str | None, None),
+    ("run_ids", list[str] | None, None),
+    ("status", Literal["pending", "running", "all"] | None, None),
+)
