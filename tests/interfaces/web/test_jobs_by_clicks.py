@@ -261,6 +261,9 @@ def test_erase_a_person(person: Person, writable: ServedStore) -> None:
     person.page.fill("[name=code]", writable.authenticator.issue_code())
     person.click("button >> text=Erase")
     person.sees("h1 >> text=Erased")
+    writable.store.thread("later").put({"n": 1})
+    person.page.wait_for_timeout(1000)  # what happens meanwhile does not replace what was done
+    assert person.page.locator("h1 >> text=Erased").is_visible()
     person.done("erase", most=4)  # the name and a code are typed
     assert [each.thread for each in writable.store.threads(prefix="visit-of-dora")] == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from collections.abc import Iterator
@@ -92,6 +93,37 @@ def test_a_line_leads_to_what_it_is_about(served: ServedStore) -> None:
     correlation = next(each.correlation for each in served.store.hooks.history("limit_discount"))
     assert f">{correlation}</a>" in text, "it is whole"
     assert "<b>look</b>" in text, "a step has the name of its node"
+
+
+def test_runs_of_jobs_are_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.interfaces.web.timeline_page._PAGE", 3)
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.jobs.add("tidy", "verify")
+        store.jobs.add("odd", "backup", settings={"repository": str(tmp_path / "a.db" / "none")})
+        for number in range(4):
+            store.thread("chat").put({"n": number})
+            store.jobs.run("tidy")
+        with contextlib.suppress(holdfast.errors.HoldfastError):
+            store.jobs.run("odd")
+        store.runs.cancel(store.runs.submit("chat-2", [1], graph="draft").id)
+        store.access.grant("user:bob", "read", thread="chat")
+        token = store.access.issue_token("user:bob", until="1h").secret
+        with ServedStore(store, page_routes) as served:
+            kinds, address, pages = list[str](), "/timeline", 0
+            while address:
+                text = get(served, address).text
+                kinds += re.findall(r'aria-label="(job|run|checkpoint)"', text)
+                address = html.unescape(next(iter(re.findall(r'class="more" href="([^"]+)"', text)), ""))
+                pages += 1
+            assert pages > 1
+            assert sorted(kinds) == ["checkpoint"] * 4 + ["job"] * 5 + ["run"], "each once, on the page of its time"
+            failed = get(served, "/timeline?errors=true").text
+            assert re.findall(r'<span class="what"><a href="([^"]*)"', failed) == ["/jobs/odd"]
+            assert 'aria-label="job"' not in get(served, "/timeline?thread=chat").text
+            cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            seen = served.request("GET", "/timeline", token=None, headers=cookie).text
+            assert 'aria-label="checkpoint"' in seen
+            assert 'aria-label="job"' not in seen
 
 
 def test_an_event_has_its_time_links_and_ids(served: ServedStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -13,14 +14,19 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.forwards import to_nodes
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.attention import Reads
 from holdfast.interfaces.web.page_renderer import query_text, segment
 from holdfast.interfaces.web.places import place_address
 from holdfast.interfaces.web.record_list import list_values
 from holdfast.store.timeline.event import TimelineEvent
+from holdfast.time_parser import parse_time
 
 FIELDS = ("query", "thread", "scope", "since", "until")
 _LONGEST = 4000
 _PAGE = 100
+_RUNS = 200
+"""Among so many of the latest runs, those that ended in the time of a page are looked for."""
+
 _THINNEST = 0.6
 """The least width of a bar, in percent."""
 
@@ -41,6 +47,8 @@ ICONS: Mapping[str, str] = {
     "read": "M1 8c4-6 10-6 14 0c-4 6-10 6-14 0M8 6a2 2 0 1 1 0 4a2 2 0 1 1 0-4",
     "denied": "M8 2a6 6 0 1 1 0 12a6 6 0 1 1 0-12M4 4l8 8",
     "schema": "M2 3h12v10H2zM2 7h12M7 7v6",
+    "job": "M8 5a3 3 0 1 1 0 6a3 3 0 1 1 0-6M8 1v3M8 12v3M1 8h3M12 8h3",
+    "run": "M2 3l5 5-5 5M9 3l5 5-5 5",
 }
 """The outline of the icon of each kind, in a square of 16."""
 
@@ -77,7 +85,58 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the timeline shows: a page of events, by their runs."""
     errors = params.get("errors") == "true"
     values = list_values(call.store.timeline.query, params, FIELDS, _PAGE, errors=errors)
-    return {**values, "errors": errors, "groups": group_events(values["items"])}
+    given, events = values["given"], list[TimelineEvent](values["items"])
+    oldest = events[-1].time if values["next"] and events else None
+    if not (call.caller.identity or values["problem"] or given["query"] or given["thread"] or given["scope"]):
+        now = datetime.now(UTC)
+        since = parse_time(given["since"], now) if given["since"] else datetime.min.replace(tzinfo=UTC)
+        until = parse_time(params.get("before") or given["until"] or now, now)
+        begin = max(since, oldest) if oldest else since
+        work = [each for each in _work(call) if begin <= each.time < until and (each.failed or not errors)]
+        events = sorted([*events, *work], key=lambda each: each.time, reverse=True)
+    values |= {"items": events, "before": oldest.isoformat() if oldest else ""}
+    return {**values, "errors": errors, "groups": group_events(events)}
+
+
+def _work(call: Call) -> list[TimelineEvent]:
+    """Return the runs of jobs, of graphs and of agents that ended, as events: they are in records of their own. Of
+    damaged ones, the overview says that they are."""
+    reads = Reads()
+    events: list[TimelineEvent] = []
+    for job in reads.attempt("Jobs", lambda: list(call.owned.jobs.list())) or []:
+        for done in job.runs:
+            outcome = "skipped" if done.outcome == "stopped" else done.outcome
+            why = done.error or done.summary
+            events += _work_event("job", job.kind, job.name, done.started, done.ended, outcome, why)
+    for run in reads.attempt("Runs", lambda: call.owned.runs.list(limit=_RUNS)) or []:
+        outcome = "error" if run.state == "failed" else "ok"
+        events += _work_event("run", run.graph, run.id, run.started or run.created, run.ended, outcome, run.error)
+    return events
+
+
+def _work_event(
+    kind: str, action: str, key: str, started: datetime, ended: datetime | None, outcome: str, summary: str
+) -> list[TimelineEvent]:
+    """Return a run as an event; none if it has not ended."""
+    if ended is None:
+        return []
+    event = TimelineEvent(
+        time=ended,
+        kind=kind,
+        action=action,
+        scope=f"{kind}s",
+        key=key,
+        actor="",
+        outcome=outcome,
+        duration=max(0.0, (ended - started).total_seconds()),
+        correlation="",
+        cause="",
+        id="",
+        number=0,
+        summary=summary,
+        detail={},
+    )
+    return [event]
 
 
 def group_events(events: Sequence[TimelineEvent]) -> list[EventGroup]:

@@ -208,7 +208,7 @@ if (button instanceof HTMLButtonElement) {
 async function refresh() {
   const main = document.querySelector("main.page");
   const active = document.activeElement;
-  if (!main || main.querySelector("form[data-action], form[data-keep]") || document.querySelector("dialog[open]") || (main.contains(active) && isTyping(active))) return;
+  if (!main || main.querySelector("form[data-action], [data-keep]") || document.querySelector("dialog[open]") || (main.contains(active) && isTyping(active))) return;
   const part = await fragment(location.href, "main");
   if (part.querySelector(":scope > .problem")) return;
   const open = [...main.querySelectorAll("details")].map((each) => each.open);
