@@ -65,7 +65,7 @@ def test_subgraphs_are_under_their_parents_and_linked(nested: ServedStore) -> No
     text = get(nested, "/threads").text
     rows = re.findall(r'<th scope="row">(.*?)</th>', text)
     assert [re.sub("<[^>]*>", " ", each).split()[:2] for each in rows][-3:] == [
-        ["chat", "assistant:"],
+        ["chat", "langgraph"],
         ["↳", "research"],
         ["↳", "search"],
     ]

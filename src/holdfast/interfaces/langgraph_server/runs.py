@@ -171,7 +171,7 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         for each in others:
             if each.state in (QUEUED, RUNNING):
                 roll_back(call, id, each.id)
-    table, until = table_of(call), call.service.store._handle.now() - _KEPT
+    table, until = table_of(call), table_of(call).handle.now() - _KEPT
     run_sync(drop_parts(table, [each for each in others if each.ended and each.ended < until]))
     return call.store.runs.submit(
         id,
@@ -458,7 +458,7 @@ def list_runs(
 ) -> Any:
     """List the runs of a thread, the latest first."""
     require(call, thread_id)
-    codec = call.service.store._handle.codec
+    codec = table_of(call).handle.codec
     found = [each.describe(codec) for each in runs_on(call, thread_id)]
     wanted = [each for each in found if status in (None, _STATUSES[each.state])]
     chosen = [select] if isinstance(select, str) else select
@@ -530,7 +530,7 @@ def cancel_runs(
         raise InvalidError("nothing says which runs", hint="Name a thread, or a status")
     if thread_id is not None:
         require(call, thread_id)
-        codec = call.service.store._handle.codec
+        codec = table_of(call).handle.codec
         found: Sequence[Run] = [each.describe(codec) for each in runs_on(call, thread_id)]
     else:
         found = [*call.store.runs.list(state="queued").all(), *call.store.runs.list(state="running").all()]

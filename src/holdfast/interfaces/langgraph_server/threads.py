@@ -89,7 +89,14 @@ def describe_thread(call: ClientCall, thread: str, *, values: bool = True) -> Ob
             found["status"] = _STATUSES.get(status.status, "idle")
         found["error"] = f"{status.error}: {status.message}" if status.error else None
         if values:
-            snapshot = graph_of(call, thread, given).get_state({"configurable": {"thread_id": thread}})
+            graph = graph_of(call, thread, given)
+            try:
+                snapshot = graph.get_state({"configurable": {"thread_id": thread}})
+            except Exception as error:  # noqa: BLE001 - told: the graph refuses an input that waits to be applied
+                stored = handle.get().state
+                found["values"] = {name: stored[name] for name in graph.stream_channels_list if name in stored}
+                found["error"] = found["error"] or f"{type(error).__name__}: {error}"
+                return found
             found["values"] = snapshot.values
             asked = {task.id: [interrupt_json(each) for each in task.interrupts] for task in snapshot.tasks}
             found["interrupts"] = {id: each for id, each in asked.items() if each}
