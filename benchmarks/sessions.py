@@ -1,6 +1,9 @@
 """Many asyncio sessions on one PostgreSQL server, through a small pool: failures, fairness, memory of each.
 
-    python -m benchmarks.sessions [--sessions 10000] [--pool 20] [--turns 4]
+    python -m benchmarks.sessions [--sessions 10000] [--pool 20] [--turns 4] [--timeout 600]
+
+All wait for their turn in one process. A call that waits for longer than the store's `timeout` fails, as if the server
+could not be reached: so that is long here, and `slowest` says how long it has to be.
 
 Each session is a task with a thread of its own that saves and reads in turns, all of them at once. It is fair if nobody
 is far behind when the first one has finished.
@@ -26,6 +29,8 @@ class Sessions(NamedTuple):
     turns: int
     failures: int
     """Calls that raised, or that read another state than was saved."""
+    problem: str
+    """What the first of them raised."""
     behind: int
     """How many turns the last session had not finished when the first one had finished all."""
     slowest: float
@@ -43,22 +48,23 @@ def _resident() -> int:
     return int(found[1])
 
 
-async def run_sessions(url: str, sessions: int, pool: int, turns: int) -> Sessions:
+async def run_sessions(url: str, sessions: int, pool: int, turns: int, timeout: float = 600) -> Sessions:
     """Let sessions save and read in turns, all at once."""
     finished = [0] * sessions
     behind: list[int] = []
     took: list[float] = []
     failures = 0
+    problem = ""
     peak = 0
 
-    async with holdfast.aopen(url, pool_size=pool) as store:
+    async with holdfast.aopen(url, pool_size=pool, timeout=timeout) as store:
         await store.thread("first").put({"n": 0})  # opens connections, fills caches
         gc.collect()
         before = _resident()
         begin = asyncio.Event()
 
         async def session(number: int) -> None:
-            nonlocal failures, peak
+            nonlocal failures, problem, peak
             await begin.wait()
             thread = store.thread(f"session-{number}")
             for turn in range(turns):
@@ -67,8 +73,9 @@ async def run_sessions(url: str, sessions: int, pool: int, turns: int) -> Sessio
                 try:
                     await thread.put(state)
                     failures += (await thread.get()).state != state
-                except holdfast.errors.HoldfastError:
+                except holdfast.errors.HoldfastError as error:
                     failures += 1
+                    problem = problem or f"{type(error).__name__} after {time.perf_counter() - start:.0f} s: {error}"
                 took.append(time.perf_counter() - start)
                 finished[number] += 1
                 if len(took) % 1000 == 0:
@@ -88,6 +95,7 @@ async def run_sessions(url: str, sessions: int, pool: int, turns: int) -> Sessio
         sessions,
         turns,
         failures,
+        problem,
         behind[0],
         took[-1],
         took[len(took) // 2],
@@ -103,14 +111,15 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--pool", type=int, default=20)
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--timeout", type=float, default=600, help="how many seconds a call waits at most")
     options = parser.parse_args()
     from holdfast.backends.postgres import setup
 
     url = servers.postgres().url
     setup(url)
-    found = asyncio.run(run_sessions(url, options.sessions, options.pool, options.turns))
+    found = asyncio.run(run_sessions(url, options.sessions, options.pool, options.turns, options.timeout))
     for name, value in found._asdict().items():
-        print(f"{name:10} {value:,.2f}" if isinstance(value, float) else f"{name:10} {value:,}")
+        print(f"{name:10} {value:,.2f}" if isinstance(value, float) else f"{name:10} {value}")
 
 
 if __name__ == "__main__":

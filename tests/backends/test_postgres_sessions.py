@@ -14,7 +14,7 @@ from tests.backends.postgres_databases import emptied
 @pytest.mark.time_limit(900)
 def test_ten_thousand_sessions_share_a_small_pool() -> None:
     found = asyncio.run(run_sessions(emptied(), 10_000, 20, 3))
-    assert found.failures == 0
+    assert found.failures == 0, found.problem
     assert found.behind <= 2, "who waits longest comes first"
     assert found.memory < 200, "kilobytes for each session"
 

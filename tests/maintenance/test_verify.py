@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -16,10 +19,19 @@ from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import BRANCHES, HEADS, LINES, NODES, REFS, STEPS, TABLES, WORDS
 from holdfast.backends.wrappers import Wrapper
+from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.verify.heads import StoreHeads, compare_head, export_heads
+from holdfast.maintenance.verify import heads as heads_module
+from holdfast.maintenance.verify.heads import (
+    BranchHead,
+    PackedHeads,
+    StoreHeads,
+    ThreadHead,
+    compare_head,
+    export_heads,
+)
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.maintenance import damage
@@ -192,6 +204,63 @@ def test_heads_are_kept_in_a_file(tmp_path: Path) -> None:
 
 def codes(found: list[Finding]) -> set[FindingCode]:
     return {each.code for each in found}
+
+
+@pytest.mark.parametrize("hide_names", [None, False, True], ids=["clear", "encrypted", "hidden"])
+def test_heads_of_many_lines(hide_names: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_module, "_PART", 3)
+    encryption = None if hide_names is None else Encryption(LocalKeys(b"m" * 32), hide_names=hide_names)
+    file, names = tmp_path / "heads.json", [f"chat {number}" for number in (*range(10), "line\nbreak")]
+    with holdfast.open("memory://", encryption=encryption) as store:
+        for number, name in enumerate(reversed(names)):
+            store.thread(name).put({"n": number}, tag=f"tag {number}")
+        heads = store.maintenance.heads(kinds="thread")
+        by_name = dict(heads.threads)
+        assert sorted(heads.threads) == sorted(by_name) == sorted(names)
+        assert heads.threads == by_name
+        assert (len(heads.threads), by_name) == (11, {name: heads.threads[name] for name in reversed(names)})
+        for absent in ("", "a", "chat 33", "zzz"):
+            assert absent not in heads.threads
+        heads.save(file)
+        loaded = store.maintenance.load_heads(file)
+        assert (loaded, loaded.threads["chat 7"]) == (heads, by_name["chat 7"])
+        assert store.maintenance.verify(heads=loaded).findings == []
+        store.thread("chat 7").delete()
+        assert [each.thread for each in store.maintenance.verify(heads=loaded).findings] == ["chat 7"]
+    if encryption is None:
+        assert isinstance(loaded.threads, PackedHeads), "it was read line by line"
+        file.write_text(json.dumps(json.loads(file.read_text()), indent=1))
+        assert StoreHeads.load(file) == heads, "in another form, too"
+        for old, new in (
+            (', "chat 7"', ', "chat 8"'),
+            ('"time"', '"then"'),
+            ("}, ", ""),
+            ('"length": 1', '"length": 2'),
+        ):
+            heads.save(file)
+            assert old in file.read_text()
+            file.write_text(file.read_text().replace(old, new, 1))
+            with pytest.raises((CorruptError, InvalidError)):
+                StoreHeads.load(file)
+
+
+def test_heads_of_a_million_lines_would_take_a_hundred_megabytes() -> None:
+    def bytes_of(made: PackedHeads | dict[str, ThreadHead], count: int) -> float:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            steps, end = (hashlib.sha256(f"{number} {each}".encode()).hexdigest() for each in range(2))
+            branch = BranchHead(0, "", 0, 0, 0, 2, end)
+            head = ThreadHead(10**18 + number * 10**9, 1 << 60 | number, 1, (branch,), steps, "0" * 64, "0" * 64)
+            made.add(f"chat-{number:07}", head) if isinstance(made, PackedHeads) else made.update({f"{number}": head})
+        return (tracemalloc.get_traced_memory()[0] - before) / count
+
+    tracemalloc.start()
+    try:
+        assert bytes_of(packed := PackedHeads(), 5000) < 130
+        assert bytes_of(by_name := dict[str, ThreadHead](), 1000) > 500, "the control"
+    finally:
+        tracemalloc.stop()
+    assert (len(packed), len(by_name)) == (5000, 1000)
 
 
 def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path) -> None:

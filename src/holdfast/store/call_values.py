@@ -7,7 +7,7 @@ registry of their own: nothing of it is ever stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -146,7 +146,7 @@ class _CallRegistry(Registry):
         """Register a record of this package."""
         if kind is None or not kind.__module__.startswith("holdfast.") or not issubclass(kind, msgspec.Struct):
             return None
-        self.register(kind, msgspec.structs.asdict, lambda fields: kind(**fields))
+        self.register(kind, _dump_record, lambda fields: kind(**fields))
         return super().registration(kind)
 
     def registration(self, type: type) -> Registration | None:
@@ -161,6 +161,15 @@ class _CallRegistry(Registry):
 
     def named(self, name: str) -> Any:
         return self._application.named(name)
+
+
+def _dump_record(record: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields, with a dict for what is only like one."""
+    fields = msgspec.structs.asdict(record)
+    return {
+        name: {**each} if isinstance(each, Mapping) and not isinstance(each, dict) else each
+        for name, each in fields.items()
+    }
 
 
 def _dump_search(page: SearchPage) -> Any:

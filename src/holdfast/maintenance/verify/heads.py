@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 from base64 import b64decode, b64encode
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ from holdfast._fields import Internal
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
+from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import Sealer
 from holdfast.engine.copy.short_lines import GROUP, load_short_lines
 from holdfast.engine.engine import Engine
@@ -47,6 +49,10 @@ from holdfast.state.artifacts.records import ArtifactRecords
 
 _MARK = "holdfast heads"
 _FORMAT = 1
+_START = f'{{"kind": {json.dumps(_MARK)}, "format": {_FORMAT}, '
+_OPENING = ', "threads": {'
+_PART = 256
+"""How many heads are packed together."""
 _NOTHING = hashlib.sha256().hexdigest()
 """The digest of no rows, which most threads have twice."""
 
@@ -77,6 +83,53 @@ class ThreadHead(msgspec.Struct, frozen=True):
     """A digest of each tag, label, pin and hold."""
 
 
+class PackedHeads(Mapping[str, ThreadHead]):
+    """Heads by the names of lines, in their order. Most are packed, since a store may have millions of lines."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        """The first name of each part."""
+        self._parts: list[tuple[int, bytes]] = []
+        """Their packed sizes, and what they are compressed to."""
+        self._last: dict[str, ThreadHead] = {}
+        self._size = 0
+        self._read: tuple[int, dict[str, ThreadHead]] = -1, {}
+        """The part that was read last: those who look for names go through them in order."""
+
+    def add(self, name: str, head: ThreadHead) -> None:
+        """Add the head of a line that comes after all others."""
+        if len(self._last) == _PART:
+            self._first.append(next(iter(self._last)))
+            packed = msgspec.msgpack.encode(self._last)
+            self._parts.append((len(packed), compress(packed, Compression.ZSTD)[1]))
+            self._last = {}
+        self._last[name] = head
+        self._size += 1
+
+    def _part(self, number: int) -> dict[str, ThreadHead]:
+        if number == len(self._parts):
+            return self._last
+        read, heads = self._read
+        if read != number:
+            size, stored = self._parts[number]
+            packed = decompress(Compression.ZSTD, stored, size, size)
+            heads = msgspec.msgpack.decode(packed, type=dict[str, ThreadHead])  # type: ignore[stored-bytes]  # its own
+            self._read = number, heads
+        return heads
+
+    def __getitem__(self, name: str) -> ThreadHead:
+        if name in self._last:
+            return self._last[name]
+        return self._part(max(0, bisect_right(self._first, name) - 1))[name]
+
+    def __iter__(self) -> Iterator[str]:
+        for number in range(len(self._parts) + 1):
+            yield from self._part(number)
+
+    def __len__(self) -> int:
+        return self._size
+
+
 class StoreHeads(msgspec.Struct, frozen=True):
     """The heads of the threads of a store. `save` writes them to a file, `load` reads them."""
 
@@ -98,10 +151,9 @@ class StoreHeads(msgspec.Struct, frozen=True):
 
     def save(self, path: str | Path) -> None:
         """Write the heads to a file: encrypted, if the store is."""
-        start = f'{{"kind": {json.dumps(_MARK)}, "format": {_FORMAT}, '
         temporary, digest = Path(f"{path}.new"), hashlib.sha256(b"{")
         with temporary.open("w", encoding="utf-8") if self.sealer is None else io.StringIO() as file:
-            file.write(start)
+            file.write(_START)
             for part in self._parts():
                 digest.update(part.encode())
                 file.write(f"{part}\n")
@@ -110,14 +162,15 @@ class StoreHeads(msgspec.Struct, frozen=True):
             if isinstance(file, io.StringIO):
                 assert self.sealer is not None  # noqa: S101 - see above
                 sealed = self.sealer.seal(file.getvalue().encode(), _associated(self.tenant))
-                whole = f'{start}"tenant": {json.dumps(self.tenant)}, "sealed": "{b64encode(sealed).decode()}"}}\n'
+                whole = f'{_START}"tenant": {json.dumps(self.tenant)}, "sealed": "{b64encode(sealed).decode()}"}}\n'
                 temporary.write_text(whole, encoding="utf-8")
         temporary.replace(path)
 
     def _parts(self) -> Iterator[str]:
         """Yield the content as `_digest_of` has it in JSON, without the braces around it, a thread at a time."""
         yield f'"store": {json.dumps(self.store)}, "tenant": {json.dumps(self.tenant)}, "threads": {{'
-        for number, name in enumerate(sorted(self.threads)):
+        in_order = self.threads if isinstance(self.threads, PackedHeads) else sorted(self.threads)
+        for number, name in enumerate(in_order):
             head = json.dumps(msgspec.to_builtins(self.threads[name]), sort_keys=True)
             yield f"{', ' if number else ''}{json.dumps(name)}: {head}"
         yield f'}}, "time": {json.dumps(self.time)}'
@@ -129,6 +182,9 @@ class StoreHeads(msgspec.Struct, frozen=True):
         That of an encrypted store is read with the key of the store: see `store.maintenance.load_heads`. `DeniedError`
         if it is not given; and `CorruptError` for a file that is not encrypted, if it is.
         """
+        read = _read_lines(Path(path)) if sealer is None else None
+        if read is not None:
+            return read
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -154,6 +210,36 @@ class StoreHeads(msgspec.Struct, frozen=True):
             for branch in head.branches
             if not branch.branch and branch.length
         }
+
+
+def _read_lines(path: Path) -> StoreHeads | None:
+    """Read a file of heads as `save` writes it, line by line. Returns None for any other."""
+    start, digest, heads = _START, hashlib.sha256(b"{"), PackedHeads()
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.readline().removesuffix("\n")
+            if not first.startswith(start) or not first.endswith(_OPENING):
+                return None
+            digest.update(first.removeprefix(start).encode())
+            about = json.loads("{" + first.removeprefix(start).removesuffix(_OPENING) + "}")
+            last = text = ""
+            for line in file:
+                text = line.removesuffix("\n")
+                digest.update(text.encode())
+                if text.startswith("}, "):
+                    break
+                ((name, head),) = json.loads("{" + text.removeprefix(", ") + "}").items()
+                if last >= name and len(heads):
+                    return None
+                heads.add(last := name, msgspec.convert(head, ThreadHead))
+            about |= json.loads("{" + text.removeprefix("}, ") + "}")
+            digest.update(b"}")
+            end = file.readline() + file.read(1)
+    except (OSError, ValueError, msgspec.ValidationError):
+        return None
+    if end != f', "digest": "{digest.hexdigest()}"}}\n' or about.keys() != {"store", "tenant", "time"}:
+        return None
+    return StoreHeads(about["tenant"], about["store"], about["time"], heads)
 
 
 def _associated(tenant: str) -> bytes:
@@ -197,18 +283,22 @@ async def export_heads(
     engine: Engine, tenant: str, threads: Sequence[str] | None = None, kinds: frozenset[LineKind] = ALL_KINDS
 ) -> StoreHeads:
     """Return the current heads of lines, by name, or of those of some kinds."""
-    context, found = engine.context, dict[str, ThreadHead]()
+    context, found, others = engine.context, PackedHeads(), dict[str, ThreadHead]()
+    last = ""
     named = each_of([Line(tenant, name) for name in threads or ()])
     async for page in pages_of(lines_of_kinds(context.backend, tenant, kinds) if threads is None else named, GROUP):
         while page:
             loaded, short = await load_short_lines(context, page)
             for line in short or page[:1]:
                 head = await _head((loaded if short else context).backend, line)
-                if head is not None:
-                    found[line.name] = head
+                if head is not None and (line.name > last or not found) and not others:
+                    found.add(last := line.name, head)
+                elif head is not None:  # names of an encrypted store, or of a caller, are in another order
+                    others[line.name] = head
             del page[: len(short) or 1]
     now = datetime.fromtimestamp(engine.context.clock() / 1e9, UTC).isoformat(timespec="seconds")
-    return StoreHeads(tenant, engine.context.backend.url, now, found, await engine.context.rows.file_sealer(tenant))
+    heads = {**found, **others} if others else found
+    return StoreHeads(tenant, engine.context.backend.url, now, heads, await engine.context.rows.file_sealer(tenant))
 
 
 class _Outline(NamedTuple):
