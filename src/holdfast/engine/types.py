@@ -156,7 +156,7 @@ class ThreadInfo(msgspec.Struct, frozen=True):
     """The last message that its latest steps added, or what they changed; only in a list with `preview`."""
     user: Hidden[str] = ""
     """Whose thread it is, as the metadata of its latest step says; only in a list with `preview`."""
-    framework: Hidden[str] = ""
+    framework: str = ""
     """The agent framework that saved its latest step, as the metadata of that say: `langgraph`, `openai-agents`; empty
     for none. With `preview`, that of an earlier one if the store itself saved the latest."""
 

@@ -79,18 +79,18 @@ def threads(
         everything = not pattern and where is None and status is None
         none = f"There are no {what}." if everything else f"No {what} match."
         hidden = ("damaged",) if kind == "all" else ("damaged", "kind", *(["status"] if kind != "thread" else []))
-        texts: dict[str, Any] = {
-            "name": lambda line: readable_place(line.name) if line.kind == "scope" else line.name,
-            "updated": _updated,
-        }
-        if not session.json:
-            listed = iter(listed)
-            page = list(islice(listed, _PAGE))
-            listed = chain(page, listed)
-            if any(each.framework for each in page):
-                texts["framework"] = lambda each: safe(each.framework)
-        first = ("name", "status", "framework", "steps", "branches", "bytes")
-        session.list(listed, none=none, first=first, hidden=hidden, **texts)
+        listed = iter(listed)
+        page = [] if session.json else list(islice(listed, _PAGE))
+        if not any(each.framework for each in page):
+            hidden = (*hidden, "framework")
+        session.list(
+            chain(page, listed),
+            none=none,
+            first=("name", "status", "framework", "steps", "branches", "bytes"),
+            hidden=hidden,
+            name=lambda line: readable_place(line.name) if line.kind == "scope" else line.name,
+            updated=_updated,
+        )
     if damaged:
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 
