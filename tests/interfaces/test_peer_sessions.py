@@ -11,13 +11,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import holdfast
 from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces import peer_sessions
-from holdfast.interfaces.peer_sessions import ADK, OPENAI, SessionImport, import_sessions
+from holdfast.interfaces.peer_sessions import ADK, OPENAI, SessionImport, estimate_sessions, find_kind, import_sessions
 from tests.interfaces.cli import kit
+from tests.servers.places import place
 
 
 def items(count: int) -> list[Any]:
@@ -159,6 +161,27 @@ def test_the_command_imports_and_a_mistake_names_it(tmp_path: Path, kind: str) -
     }
     refused = kit.run("--store", str(tmp_path / "a.db"), "import", "--from", kind, "--allow", "x:Y", str(path))
     assert refused.code == 2
+    before = path.read_bytes()
+    found = kit.run("estimate", str(path))
+    assert found.out.startswith(f"3 messages of {1 if kind == OPENAI else '2'} thread"), found.err
+    (record,) = kit.run("--json", "estimate", str(path)).records
+    assert (record["messages"], record["before"]) == (3, len(before))
+    assert record["after"] > 0
+    assert path.read_bytes() == before
+    assert kit.run("estimate", "--allow", "x:Y", str(path)).code == 2
+
+
+def test_sessions_on_postgresql_are_estimated(tmp_path: Path) -> None:
+    url = place("postgres", tmp_path)
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE agent_sessions (session_id text)")
+        connection.execute("CREATE TABLE agent_messages (id serial, session_id text, message_data text)")
+        connection.execute("INSERT INTO agent_sessions VALUES ('chat')")
+        connection.execute("INSERT INTO agent_messages (session_id, message_data) VALUES ('chat', '{\"n\": 1}')")
+    assert find_kind(url) == OPENAI
+    found = estimate_sessions(OPENAI, url)
+    assert (found.threads, found.messages) == (1, 1)
+    assert found.before > 8000
 
 
 KILLED = """

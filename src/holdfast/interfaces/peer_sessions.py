@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -20,7 +21,10 @@ from holdfast._lazy import missing_extra
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.conversations import MESSAGES
 from holdfast.state import Append
+from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of messages that are done, that of all, and the thread."""
@@ -75,7 +79,7 @@ class _Database:
 
 
 @contextmanager
-def _opened(kind: str, location: str) -> Iterator[_Database]:
+def _opened(location: str) -> Iterator[_Database]:
     if location.startswith(("postgres://", "postgresql://")):
         try:
             import psycopg
@@ -88,24 +92,27 @@ def _opened(kind: str, location: str) -> Iterator[_Database]:
                 return connection.execute(query.replace("?", "%s").encode(), values or None)
 
             tables = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
-            yield _checked(kind, _Database(execute, tables), location)
+            yield _Database(execute, tables)
         return
     path = Path(location.removeprefix("sqlite:///"))
     if not path.exists():
         raise NotFoundError("there is no such file", where=str(path))
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
-        yield _checked(kind, _Database(file.execute, "SELECT name FROM sqlite_master WHERE type = 'table'"), location)
+        yield _Database(file.execute, "SELECT name FROM sqlite_master WHERE type = 'table'")
 
 
-def _checked(kind: str, database: _Database, location: str) -> _Database:
-    """Return a database. `InvalidError` if it is one of something else."""
+def _is_of(kind: str, database: _Database) -> bool:
+    """Return whether a database has the tables of a kind."""
     try:
-        tables = database.tables()
+        return _TABLES[kind] <= database.tables()
     except sqlite3.DatabaseError:
-        tables = set()
-    if not _TABLES[kind] <= tables:
-        raise InvalidError(f"this is not a database with {_WHAT[kind]}", where=location)
-    return database
+        return False
+
+
+def find_kind(location: str) -> str | None:
+    """Return the kind of sessions that a database has; None if it is one of something else."""
+    with _opened(location) as database:
+        return next((kind for kind in _TABLES if _is_of(kind, database)), None)
 
 
 def import_sessions(
@@ -117,7 +124,9 @@ def import_sessions(
     another one.
     """
     report = SessionImport()
-    with _opened(kind, location) as database:
+    with _opened(location) as database:
+        if not _is_of(kind, database):
+            raise InvalidError(f"this is not a database with {_WHAT[kind]}", where=location)
         sessions = _openai_sessions(database) if kind == OPENAI else _adk_sessions(store, database)
         wanted = set(threads)
         missing = set(wanted)
@@ -129,6 +138,42 @@ def import_sessions(
     if missing:
         raise NotFoundError("the database has no such session", where=f"session {min(missing)!r}")
     return report
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database of another framework has, its bytes, and the bytes that a store takes for the same."""
+
+    threads: int
+    checkpoints: int = 0
+    messages: int = 0
+    before: int
+    after: int
+
+
+def measure_import(run: Callable[[Store], T]) -> tuple[T, int]:
+    """Import into a store that is deleted again. Returns what the import returns, and the bytes that the store took."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        with open_store(Path(folder) / "estimate.db") as store:
+            report = run(store)
+        return report, sum(path.stat().st_size for path in Path(folder).iterdir())
+
+
+def file_bytes(location: str) -> int:
+    """Return the bytes of a database of SQLite with its log; 0 if there is no such file."""
+    path = Path(location.removeprefix("sqlite:///"))
+    files = (path, path.with_name(path.name + "-wal"))
+    return sum(each.stat().st_size for each in files if each.exists())
+
+
+def estimate_sessions(kind: str, location: str, progress: Progress | None = None) -> Estimate:
+    """Import a database into a store that is deleted again, and return what both take."""
+    report, after = measure_import(lambda store: import_sessions(store, kind, location, progress=progress))
+    before = file_bytes(location)
+    if not before:
+        with _opened(location) as database:
+            query = "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(?::text[]) AS name"
+            before = int(database.rows(query, sorted(_TABLES[kind]))[0][0])
+    return Estimate(threads=report.threads, messages=report.messages, before=before, after=after)
 
 
 class _Session(msgspec.Struct, frozen=True):

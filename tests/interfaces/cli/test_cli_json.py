@@ -249,7 +249,8 @@ NO_RECORDS |= {f"hooks {each}" for each in ("undelivered", "retry", "discard")}
 NO_RECORDS |= {"work", *(f"runs {each}" for each in ("show", "follow", "cancel", "retry", "answer", "resolve"))}
 """They need a run and a worker: test_runs.py runs them."""
 NO_RECORDS |= {"mcp", "estimate"}
-"""The first runs until it is stopped, and the second needs a database of another saver: test_transfer.py runs it."""
+"""The first runs until it is stopped, and the second needs a database of another saver or of sessions: test_transfer.py
+and test_peer_sessions.py run it."""
 NO_RECORDS |= {"init"}
 """It writes the file that the others have: test_stores.py runs it."""
 NO_RECORDS |= {"answer"}

@@ -232,18 +232,29 @@ def _import_sessions(session: CliContext, kind: str, file: str, threads: tuple[s
 @command("estimate")
 @click.option("--allow", multiple=True, metavar="MODULE:CLASS", help="Make objects of this class.")
 def estimate(session: CliContext, file: str, allow: tuple[str, ...]) -> None:
-    """Say what a database of LangGraph's savers would take in a store. Only reads it.
+    """Say what a database of another framework would take in a store. Only reads it.
 
-    The threads are imported into a store in a temporary directory, which is deleted.
+    It is one of LangGraph's savers, of sessions of the OpenAI Agents SDK, or of Google ADK. Its threads are imported
+    into a store in a temporary directory, which is deleted.
 
     holdfast estimate checkpoints.sqlite
+    holdfast estimate conversations.db
     """
+    from holdfast.interfaces.peer_sessions import estimate_sessions, find_kind
+
+    kind = find_kind(file)
+    if kind is not None and allow:
+        raise click.UsageError("--allow is for databases of LangGraph's savers.")
     with session.progress("Reading") as progress:
-        found = _databases("estimate")(file, allow, progress)
-    ratio = f", {found.before / found.after:,.0f} times less" if found.after else ""
+        found = (
+            _databases("estimate")(file, allow, progress) if kind is None else estimate_sessions(kind, file, progress)
+        )
+    what = plural(found.checkpoints, "checkpoint") if kind is None else plural(found.messages, "message")
+    more, fewer = max(found.before, found.after), min(found.before, found.after)
+    ratio, word = more / fewer, "less" if found.before > found.after else "more"
     text = (
-        f"{plural(found.checkpoints, 'checkpoint')} of {plural(found.threads, 'thread')}: "
-        f"{size(found.before)} there, {size(found.after)} here{ratio}"
+        f"{what} of {plural(found.threads, 'thread')}: "
+        f"{size(found.before)} there, {size(found.after)} here, {ratio:,.{0 if ratio >= 10 else 1}f} times {word}"
     )
     session.report(text, found)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast._views import encode
-from holdfast.engine.types import framework_of
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_option, command, migrate_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
@@ -211,6 +210,7 @@ class LogWriter:
         return ", ".join(map(safe, entry.summarize(hidden=self._options.all_channels))) or "no change"
 
     def _paragraph(self, entry: LogEntry) -> Iterator[str]:
+        from holdfast.engine.types import framework_of
 
         said = {
             "step": f"{entry.step} on {entry.branch_name}",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from holdfast._lazy import missing_extra
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.langgraph.peer_values import PeerSerializer
 from holdfast.interfaces.langgraph.transfer import ImportReport, Progress, export_threads, import_threads
-from holdfast.store.opener import open as open_store
+from holdfast.interfaces.peer_sessions import Estimate, file_bytes, measure_import
 from holdfast.store.store import StoreOperations
 
 
@@ -85,30 +83,16 @@ def export_to_file(store: StoreOperations, file: str, threads: Iterable[str], pr
         return export_threads(store, saver, threads=list(threads) or None, progress=progress)
 
 
-class Estimate(msgspec.Struct, frozen=True):
-    """What a database of another saver has, its bytes, and the bytes that a store takes for the same."""
-
-    threads: int
-    checkpoints: int
-    before: int
-    after: int
-
-
 def estimate(location: str, allow: Iterable[str] = (), progress: Progress | None = None) -> Estimate:
     """Import a database into a store that is deleted again, and return what both take."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder, open_peer(location, allow) as saver:
-        with open_store(Path(folder) / "estimate.db") as store:
-            report = import_threads(saver, store, progress=progress)
-        after = sum(path.stat().st_size for path in Path(folder).iterdir())
-        return Estimate(report.threads, report.checkpoints, _size_of(location, saver), after)
+    with open_peer(location, allow) as saver:
+        report, after = measure_import(lambda store: import_threads(saver, store, progress=progress))
+        before = file_bytes(location) or _table_bytes(saver)
+        return Estimate(threads=report.threads, checkpoints=report.checkpoints, before=before, after=after)
 
 
-def _size_of(location: str, saver: Any) -> int:
-    """Return the bytes of a database."""
-    path = Path(location.removeprefix("sqlite:///"))
-    if path.exists():
-        log = path.with_name(path.name + "-wal")
-        return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+def _table_bytes(saver: Any) -> int:
+    """Return the bytes of the tables of a database of PostgreSQL."""
     tables = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
     with saver._cursor() as cursor:
         query = "SELECT sum(pg_total_relation_size(name::regclass)) AS n FROM unnest(%s::text[]) AS name"
