@@ -20,6 +20,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.types import to_datetime
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.langgraph import HoldfastSaver
+from holdfast.maintenance import stale_lines
 from holdfast.maintenance.jobs.api import Jobs
 from holdfast.maintenance.stale_lines import StaleReport
 from holdfast.state.reader import ScopeView
@@ -197,6 +198,36 @@ def test_the_job_does_the_same(store: Store, clock: Clock) -> None:
     Jobs(store).add("stale", "delete-stale", settings={"where": "updated<90d", "kinds": ["thread", "agent"]})
     assert Jobs(store).run("stale").summary.startswith("1 threads, 0 agents")
     assert threads(store) == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "session"])
+def test_a_pass_that_deletes_nothing_says_how_far_it_is_and_can_be_stopped(
+    kind: str, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stale_lines, "_PAGE", 2)
+    for number in range(5):
+        store.thread(f"t{number}").put({"n": number})
+        store.sessions.start(f"s{number}")
+    seen: list[tuple[int, str]] = []
+
+    def note(done: int, _total: int | None, name: str) -> None:
+        seen.append((done, name))
+
+    def run_job(stop: Callable[[], bool] = lambda: False) -> str:
+        seen.clear()
+        return jobs.run("stale", progress=note, stop=stop).outcome
+
+    jobs = Jobs(store)
+    jobs.add("stale", "delete-stale", settings={"where": "updated<90d", "kinds": [kind]})
+    assert run_job() == "ok"
+    assert sorted({done for done, _ in seen} - {0}) == [2, 4, 5]
+    assert seen[-1] == (5, f"{kind[0]}4")
+    assert run_job(stop=lambda: len(seen) == 1) == "stopped"
+    assert len(seen) == 1
+    clock.now += 91 * DAY
+    assert run_job() == "ok"
+    assert {f"{kind[0]}{number}" for number in range(5)} == {name for _, name in seen}, "each that is deleted"
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_with_asyncio(store: Store, clock: Clock) -> None:

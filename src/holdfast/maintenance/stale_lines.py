@@ -102,11 +102,10 @@ async def delete_stale(
 ) -> StaleReport:
     """Delete what a rule finds. What is held or pinned, a hook objects to, or is at work, is skipped and reported."""
     handle.engine.context.rows.check_prefix(rule.prefix)
-    stale = _StaleLines(handle, rule, dry_run=dry_run)
+    stale = _StaleLines(handle, rule, progress, dry_run=dry_run)
     async for kind, name, delete in stale.candidates():
         await stale.delete(kind, name, delete)
-        if progress is not None:
-            progress(len(stale.report.deleted), None, name)
+        stale.tell(0, name)
     if stale.report.deleted and not dry_run:
         await handle.engine.context.backend.tidy()
     return stale.report
@@ -115,7 +114,7 @@ async def delete_stale(
 class _StaleLines:
     """One pass over the lines of a tenant."""
 
-    def __init__(self, handle: StoreHandle, rule: StaleRule, *, dry_run: bool) -> None:
+    def __init__(self, handle: StoreHandle, rule: StaleRule, progress: Progress | None, *, dry_run: bool) -> None:
         self._handle = handle
         self._engine = handle.engine
         self._backend = handle.engine.context.backend
@@ -124,6 +123,15 @@ class _StaleLines:
         self._where = None if rule.where is None else parse(rule.where, to_datetime(self._now))
         self._records = SessionRecords(handle)
         self.report = StaleReport(dry_run)
+        self._progress = progress
+        self._looked = 0
+
+    def tell(self, more: int, name: str) -> None:
+        """Report that more lines were looked at, up to a name: also of those that stay, or a long pass could not be
+        stopped."""
+        self._looked += more
+        if self._progress is not None:
+            self._progress(self._looked, None, name)
 
     # Candidates -------------------------------------------------------------------------------------------------
 
@@ -145,6 +153,8 @@ class _StaleLines:
         while True:
             page = await self._engine.lines.list_lines(self._handle.tenant, kind, self._rule.prefix, after, _PAGE)
             yield page
+            if page:
+                self.tell(len(page), page[-1].line.name)
             if len(page) < _PAGE:
                 return
             after = page[-1].line.name
@@ -178,6 +188,7 @@ class _StaleLines:
                 for row in rows:
                     if (after := str(row.key[4])).startswith(self._rule.prefix):
                         yield after
+                self.tell(len(rows), after)
 
     async def _ttls(self, lines: Sequence[Line]) -> dict[Line, int]:
         return await read_ttls(self._backend, lines) if self._where is None else {}
