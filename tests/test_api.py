@@ -57,7 +57,7 @@ FRAMEWORKS = ("holdfast.langchain", "holdfast.langgraph", "holdfast.openai_agent
 RETURNED = (
     "holdfast.state.scope_state.State",
     "holdfast.store.identity_view.IdentityView",
-    "holdfast.store.transaction.Transaction",
+    "holdfast.store.store.Transaction",
     "holdfast.state.sessions.api.Session",
     "holdfast.store.backups.Backups",
     "holdfast.history.diff_result.Diff",

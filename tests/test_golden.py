@@ -31,8 +31,7 @@ from msgspec.msgpack import decode, encode
 from holdfast.backends.interface import Row
 from holdfast.backends.tables import STEPS, encode_key
 from holdfast.codec import Codec
-from holdfast.codec.compression import Compression
-from holdfast.codec.dictionary import dictionary_bytes
+from holdfast.codec.compression import Compression, dictionary_bytes
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.msgpack import inner, split_ext, top
 from holdfast.codec.registry import Registry

@@ -52,7 +52,7 @@ sys.meta_path.insert(0, Finder())
 import contextlib, io
 import holdfast
 from holdfast.interfaces.cli.main import main
-from holdfast.interfaces.http.bodies import encode_body
+from holdfast.interfaces.http.openapi import encode_body
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.app import ROUTES
 from holdfast.interfaces.web.page_renderer import render

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from holdfast.recording.sources import now, random, recorded, uuid4
 from holdfast.store.replay.export import export
-from holdfast.store.replay.hooks import run_hooks
-from holdfast.store.replay.threads import compare, record, run, run_agent, run_open
+from holdfast.store.replay.threads import compare, record, run, run_agent, run_hooks, run_open
 
 __all__ = [
     "compare",

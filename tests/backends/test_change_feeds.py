@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.feed import MAX_LINES, RecentLines
 from holdfast.backends.interface import Backend, Change, Changes, Create, Delete, Expect, Put
-from holdfast.backends.object_store.change_finder import ChangeFinder, parse_since
+from holdfast.backends.object_store.backend import ChangeFinder, parse_since
 from holdfast.backends.object_store.local import FileBackend
 from holdfast.backends.object_store.object_storage import deadline_in
 from holdfast.backends.postgres import setup

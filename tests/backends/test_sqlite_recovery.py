@@ -22,7 +22,7 @@ from holdfast import Store
 from holdfast.backends.interface import Create, Delete, Get, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.backends.sqlite.continuity import LastRow, last_row
+from holdfast.backends.sqlite.database_file import LastRow, last_row
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.errors import CorruptError, HoldfastError, TransientError, UnavailableError
 from tests.support.nightly import by_day, mostly_nightly

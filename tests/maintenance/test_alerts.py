@@ -17,9 +17,8 @@ from holdfast.backends.runtime.metrics import Sample
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.jobs import JobRunner
-from holdfast.maintenance.monitoring.alerts import StoredAlert, advance
+from holdfast.maintenance.monitoring.alerts import StoredAlert, WebhookSink, advance, make_sink
 from holdfast.maintenance.monitoring.rules import RULES, AlertSettings, Situation
-from holdfast.maintenance.monitoring.sinks import WebhookSink, make_sink
 from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
 
 

@@ -34,8 +34,8 @@ from holdfast.errors import (
 from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.follower import FollowStatus
 from holdfast.maintenance.backup.format import Manifest
-from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow
 from holdfast.maintenance.backup.pruner import RepositoryPruner
+from holdfast.maintenance.backup.reader import BACKUP_ROWS, LineRow
 from holdfast.maintenance.backup.records import suspend_deletion
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.doctor.result import CheckResult

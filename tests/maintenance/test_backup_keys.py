@@ -16,7 +16,7 @@ from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, REFS
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.engine.lost_rows import mark_row, marked_tables
+from holdfast.engine.checked_rows import mark_row, marked_tables
 from holdfast.errors import ConfigError, CorruptError, DeniedError, QuotaError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, seal_object
 from holdfast.security.encryption import provider as passphrase

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import astuple
 
 import holdfast
-from holdfast.backends.object_store.rebuild import ShardRebuild
+from holdfast.backends.object_store.salvage import ShardRebuild
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage

@@ -17,7 +17,7 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError, Unsuppor
 from holdfast.jobs import JobRunner
 from holdfast.maintenance.jobs.api import Jobs
 from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.store.replay.hooks import hook_replay_job
+from holdfast.store.replay.threads import hook_replay_job
 from tests.store import replayed_hooks
 from tests.support.nightly import mostly_nightly
 

@@ -26,7 +26,7 @@ from holdfast.langgraph import HoldfastSaver
 from holdfast.savers import AutoCheckpointer, CheckpointableMixin, Checkpointer, CheckpointStore
 from holdfast.store.backups import Backups
 from holdfast.store.maintenance import Maintenance
-from holdfast.store.transaction import Transaction
+from holdfast.store.store import Transaction
 from tests.interfaces.cli import kit
 from tests.support.nightly import by_day
 

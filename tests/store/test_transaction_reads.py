@@ -11,8 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.store.store import Store
-from holdfast.store.transaction import Transaction
+from holdfast.store.store import Store, Transaction
 from tests.servers.places import DURABLE, place
 from tests.support.nightly import mostly_nightly
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from holdfast.agents.runtime.two_phase import Recovery as Recovery
     from holdfast.agents.steps.once import Retry as Retry
     from holdfast.agents.steps.records import StepRecord as StepRecord
-    from holdfast.agents.storage.diagram import mermaid as mermaid
     from holdfast.agents.storage.transition_log import check_transitions as check_transitions
     from holdfast.agents.storage.transition_log import count_transitions as count_transitions
+    from holdfast.agents.storage.transition_log import mermaid as mermaid
     from holdfast.agents.transfer.offer import Offer as Offer
 
 _MODULES = {
@@ -25,8 +25,7 @@ _MODULES = {
     "holdfast.agents.runtime.two_phase": ("Recovery",),
     "holdfast.agents.steps.once": ("Retry",),
     "holdfast.agents.steps.records": ("StepRecord",),
-    "holdfast.agents.storage.diagram": ("mermaid",),
-    "holdfast.agents.storage.transition_log": ("check_transitions", "count_transitions"),
+    "holdfast.agents.storage.transition_log": ("check_transitions", "count_transitions", "mermaid"),
     "holdfast.agents.transfer.offer": ("Offer",),
 }
 

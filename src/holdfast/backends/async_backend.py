@@ -35,8 +35,7 @@ from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Que
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.runtime.group_queue import MAX_BYTES, GroupQueue, QueuedBatch, batch_weight
-from holdfast.backends.runtime.loop_inbox import LoopInbox, inbox_of
-from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.runtime.loop_thread import LoopInbox, LoopThread, inbox_of
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
 _log = logging.getLogger("holdfast.backends")

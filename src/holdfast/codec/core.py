@@ -25,7 +25,7 @@ from holdfast.codec.unpacker import Unpacker, known_plan
 
 if TYPE_CHECKING:
     from holdfast._native import Known
-    from holdfast.codec.message_loans import MessageLoan
+    from holdfast.codec.message_cache import MessageLoan
 
 Seen: TypeAlias = "PackedMessages | Known"
 """Messages that were packed or unpacked, to be compared with others before those are packed."""
@@ -97,7 +97,7 @@ class PythonCore:
     def unpack_messages(
         self, unpacker: Unpacker, items: list[bytes], made: MessageParts, earlier: MessageLoan | None, max_bytes: int
     ) -> tuple[list[Any], Made, Seen | None, Loan | None] | None:
-        from holdfast.codec.message_loans import lend  # not needed by those that read once
+        from holdfast.codec.message_cache import lend  # not needed by those that read once
 
         extended = unpacker.extend_cache(items, made)
         if extended is None:

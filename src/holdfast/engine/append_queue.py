@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.fair_lock import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
-from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.engine.append import Appender, AppendRequest
 from holdfast.engine.append_batch import Chain, IdExists

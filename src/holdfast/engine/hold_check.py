@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.backends.interface import Backend, Expect, Get, Row, Scan
 from holdfast.backends.tables import LINES, REFS
 from holdfast.codec.envelope import DAMAGED
-from holdfast.engine.checked_rows import StoredExpect, read_despite_damage
-from holdfast.engine.lost_rows import mark_query, tables_of
+from holdfast.engine.checked_rows import StoredExpect, mark_query, read_despite_damage, tables_of
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import HOLD, Line, may_be_hold
 from holdfast.errors import CorruptError, DeniedError

@@ -20,12 +20,22 @@ from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.fields import removed_rows, value_of
 from holdfast.engine.generations import Generations, generation_of, restored_key
 from holdfast.engine.leases import is_paused, pause_key
-from holdfast.engine.line_errors import missing_line_error, pruned_error
 from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, is_thread, line_kind, root_of, short_name
+from holdfast.engine.namespaces import (
+    AGENTS,
+    LineKind,
+    below,
+    index_key,
+    is_thread,
+    line_kind,
+    missing_line_error,
+    pruned_error,
+    root_of,
+    short_name,
+)
 from holdfast.engine.namespaces import MARK as BETWEEN
 from holdfast.engine.row_format import (
     AT_HEAD,

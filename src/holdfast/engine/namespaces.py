@@ -16,7 +16,7 @@ from holdfast.backends.tables import DAMAGED_LINE, LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.row_format import Line, check_name
-from holdfast.errors import InvalidError
+from holdfast.errors import InvalidError, NotFoundError
 
 _FORM = list(LINES.columns).index("form")
 
@@ -295,3 +295,17 @@ def below(root: Line) -> str:
 def index_key(tenant: str) -> Key:
     """Return the key of the reference that marks a tenant's text index. It belongs to no line: none has this name."""
     return (tenant, "", "setting", "words", "")
+
+
+def pruned_error(line: Line) -> NotFoundError:
+    """Return the error for a step of which only a stub is left."""
+    return NotFoundError(
+        "the checkpoint was pruned", where=f"thread {line}", hint="See log() for the existing checkpoints"
+    )
+
+
+def missing_line_error(line: Line) -> NotFoundError:
+    """Return the error for a line that does not exist."""
+    return NotFoundError(
+        "there is no such thread, or it has no checkpoint yet", where=f"thread {line}", hint="See threads()"
+    )

@@ -22,7 +22,6 @@ from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.model import fold
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
-from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.line_salt import NO_SALT
@@ -30,6 +29,7 @@ from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap
 from holdfast.engine.model.steps import Step
+from holdfast.engine.model.tree_diff import diff_folded
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import (
     HINT,

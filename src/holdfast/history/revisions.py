@@ -27,8 +27,8 @@ from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import LATEST, SUFFIX
-from holdfast.engine.line_errors import missing_line_error
 from holdfast.engine.lines import MAIN, TAG
+from holdfast.engine.namespaces import missing_line_error
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError

@@ -34,9 +34,10 @@ from holdfast.security.access.registry import (
     ROLE,
     AccessRegistry,
     GrantRequest,
+    TokenRecord,
+    TokenRegistry,
     entry_name,
 )
-from holdfast.security.access.token import TokenRecord, TokenRegistry
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import HasHandle, ScopeParts, StoreHandle, owner_handle, parse_scope

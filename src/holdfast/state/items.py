@@ -12,8 +12,7 @@ from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import DeniedError
 from holdfast.security.handle import HasHandle
-from holdfast.state.item_index import FoundItem, find_items, read_item
-from holdfast.state.item_vectors import Vector, VectorIndex, pack_vector
+from holdfast.state.item_index import FoundItem, Vector, VectorIndex, find_items, pack_vector, read_item
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.scopes import delete_expired

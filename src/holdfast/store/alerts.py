@@ -7,9 +7,8 @@ from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.maintenance.jobs.job import read_job_metrics
-from holdfast.maintenance.monitoring.alerts import Alert, AlertTable, Evaluation
+from holdfast.maintenance.monitoring.alerts import Alert, AlertTable, Evaluation, SinkTarget, make_sink
 from holdfast.maintenance.monitoring.rules import AlertSettings
-from holdfast.maintenance.monitoring.sinks import SinkTarget, make_sink
 from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_seconds
 

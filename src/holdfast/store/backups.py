@@ -283,8 +283,7 @@ class BackupOperations(Generic[Opened]):
         locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if deletion is suspended.
         """
         from holdfast.maintenance import retention
-        from holdfast.maintenance.backup.holds import holds_of_store
-        from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
+        from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, holds_of_store, record_prune
         from holdfast.maintenance.backup.records import open_reason
         from holdfast.maintenance.backup.store_record import record_size
 

@@ -23,8 +23,8 @@ from holdfast.security.handle import StoreHandle, owner_handle
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
+    from holdfast.maintenance.archive.export import SubjectExportReport
     from holdfast.maintenance.archive.format import ArchiveFile
-    from holdfast.maintenance.archive.subject_export import SubjectExportReport
     from holdfast.maintenance.erasure.certificate import Certificate
     from holdfast.maintenance.erasure.eraser import ErasureReport
     from holdfast.maintenance.erasure.finder import SubjectData
@@ -60,7 +60,7 @@ class ErasureOperations:
         Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
         which the person is the user (`state(user="u-1842")`), have no need of it.
         """
-        from holdfast.maintenance.erasure.subjects import set_subject
+        from holdfast.maintenance.erasure.finder import set_subject
 
         await set_subject(self._handle.engine, self._line(name, kind), check_subject(subject))
 
@@ -69,14 +69,14 @@ class ErasureOperations:
         """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
         erasure then removes the steps of one of them, and not the whole."""
         from holdfast.engine.subject_names import MIXED
-        from holdfast.maintenance.erasure.subjects import set_subject
+        from holdfast.maintenance.erasure.finder import set_subject
 
         await set_subject(self._handle.engine, self._line(name, kind), MIXED)
 
     @operation(changes=True)
     async def remove_subject(self, name: str | None = None, *, kind: LineKind = "thread") -> None:
         """Remove what `set_subject` or `mark_mixed` said."""
-        from holdfast.maintenance.erasure.subjects import set_subject
+        from holdfast.maintenance.erasure.finder import set_subject
 
         await set_subject(self._handle.engine, self._line(name, kind), None)
 
@@ -84,7 +84,7 @@ class ErasureOperations:
     async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
         """Return the person that was set for a thread, a line of another kind, or the tenant; None for nobody."""
         from holdfast.engine.subject_names import MIXED
-        from holdfast.maintenance.erasure.subjects import read_subjects
+        from holdfast.maintenance.erasure.finder import read_subjects
 
         line = self._line(name, kind)
         found = (await read_subjects(self._handle.engine, [line])).get(line)
@@ -174,7 +174,7 @@ class ErasureOperations:
         is complete, and compressed if it ends in `.gz`. The file is not encrypted: of an encrypted store, it is refused
         with the code `clear-refused`, unless `Encryption(clear=["export"])` allows it.
         """
-        from holdfast.maintenance.archive.subject_export import SubjectExporter
+        from holdfast.maintenance.archive.export import SubjectExporter
         from holdfast.security.audit.thread_audit import record
 
         engine = self._handle.engine

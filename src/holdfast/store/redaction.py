@@ -22,8 +22,7 @@ from holdfast.security.sensitive.detector import Detector, Formats, Recognizer, 
 from holdfast.security.sensitive.log_filter import LogFilter, add_filter
 from holdfast.security.sensitive.markers import VARIABLE, KeySource, Markers
 from holdfast.security.sensitive.packed_values import replace_texts
-from holdfast.security.sensitive.policies import Action, PolicySet, SensitivePolicy, check_action, domain_of
-from holdfast.security.sensitive.protector import Protector
+from holdfast.security.sensitive.protector import Action, PolicySet, Protector, SensitivePolicy, check_action, domain_of
 from holdfast.security.sensitive.scan import SensitiveReport, SensitiveScan
 
 if TYPE_CHECKING:

@@ -6,30 +6,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from holdfast.backends.interface import BlockingCall
-from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, operation, sync_or_async
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, arun, operation, run, sync_or_async
 from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import (
-    LineKinds,
-    count_stored,
-    parse_kinds,
-)
-from holdfast.engine.types import S, StoreStatus
+from holdfast.engine.guard import OWNER, acting
+from holdfast.engine.namespaces import LineKinds, count_stored, missing_line_error, parse_kinds
+from holdfast.engine.paths import Path
+from holdfast.engine.types import Checkpoint, S, StoreStatus
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
-from holdfast.state.api import ATTEMPTS, ScopedOperations
-from holdfast.store.thread import AsyncThread, Thread, check_schema
-from holdfast.store.thread_access import ThreadListing
+from holdfast.state.api import ATTEMPTS, ScopedOperations, StateTransaction
+from holdfast.store.checkpoint_fields import CheckpointFields
+from holdfast.store.thread import AsyncThread, Thread, ThreadOperations, check_schema
+from holdfast.store.thread_access import ThreadListing, refresh_known
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.agents.runs.api import AsyncRuns, Runs
     from holdfast.agents.runs.worker import AsyncWorker, Worker
+    from holdfast.engine.append import AppendRequest
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.security.encryption.provider import KeyProvider
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
+    from holdfast.state.writer import WrittenKey
     from holdfast.store.alerts import Alerts, AsyncAlerts
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.redaction import AsyncRedaction, Redaction
     from holdfast.store.schemas import AsyncSchemas, Schemas
-    from holdfast.store.transaction import Transaction
+
 
 T = TypeVar("T")
 
@@ -113,8 +114,6 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return self._run(function, attempts)
 
     def _begin(self) -> Transaction:
-        from holdfast.store.transaction import Transaction
-
         return Transaction(self._handle, self)
 
     # Agents, hooks, identities, the audit ---------------------------------------------------------------------
@@ -360,3 +359,82 @@ class AsyncStore(AsyncApi, StoreOperations):
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close()
+
+
+class Transaction(StateTransaction):
+    """Changes keys and saves checkpoints together when it ends. See `Store.transaction`."""
+
+    written: list[WrittenKey]
+
+    def __init__(self, handle: StoreHandle, owner: object) -> None:
+        super().__init__(handle, owner)
+        self._handle = handle
+        self._requests: list[AppendRequest] = []
+        self.checkpoints: list[Checkpoint] = []
+        """The saved checkpoints, in the order of the calls; empty until the transaction ends."""
+
+    def get(self, thread: str) -> Any:
+        """Return the latest checkpoint of a thread with its state; on an `AsyncStore`, awaited. Raises `NotFoundError`.
+
+        If others save to the thread before the transaction ends, it raises `ConflictError` and saves nothing. A thread
+        is read before it is saved in the same transaction.
+        """
+        reading = self._get(thread)
+        return run(reading) if self._is_sync else arun(reading)
+
+    async def _get(self, thread: str) -> Checkpoint:
+        handle = ThreadOperations[Any](self._handle, thread)
+        line = handle._line
+        if any(request.line == line for request in self._requests):
+            raise InvalidError(
+                "the thread was saved in this transaction, and has that checkpoint only after it",
+                where=f"thread {line}",
+                hint="Read it first",
+            )
+        point = await self._pending.read_thread(line)
+        if point is None:
+            raise missing_line_error(line)
+        return await handle._read(point)
+
+    def put(
+        self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **fields: Unpack[CheckpointFields]
+    ) -> None:
+        """Save the state of a thread, as `Thread.put` does. The state is packed now: later changes of the object are
+        not saved."""
+        self._pending.check_open()
+        handle = ThreadOperations[Any](self._handle, thread)
+        self._requests.append(
+            handle._put_request(state, if_changed, handle._append_fields("Transaction.put", _checked(fields)))
+        )
+
+    def update(
+        self,
+        thread: str,
+        changes: Mapping[Path, Any],
+        *,
+        remove: Iterable[Path] = (),
+        **fields: Unpack[CheckpointFields],
+    ) -> None:
+        """Change parts of a thread's state, as `Thread.update` does."""
+        self._pending.check_open()
+        handle = ThreadOperations[Any](self._handle, thread)
+        edit = handle._edit(changes, remove)
+        self._requests.append(handle._edit_request("Transaction.update", edit, _checked(fields)))
+
+    async def _commit(self) -> None:
+        requests, self._requests = self._requests, []
+        with acting(OWNER):  # also inside of an operation of an identity, as in a function that resolves conflicts
+            self.written, heads = await self._pending.commit(requests)
+        self.checkpoints = [
+            Checkpoint.from_step(request.line, head, self._handle.codec)
+            for request, head in zip(requests, heads, strict=True)
+        ]
+        for line in dict.fromkeys(request.line for request in requests):
+            await refresh_known(self._handle.engine, line)
+
+
+def _checked(fields: CheckpointFields) -> CheckpointFields:
+    how = fields.get("on_conflict")
+    if how == "merge" or callable(how):
+        raise InvalidError("a transaction cannot merge: on_conflict is 'raise', 'branch' or 'overwrite' in one")
+    return fields

@@ -375,7 +375,7 @@ class ThreadListing:
     ) -> AsyncIterator[tuple[list[ThreadPosition], _IsLast | None]]:
         """Yield the positions of threads that may match, some at a time; with a function that tells whether a thread
         was not changed after its position, where that must be asked."""
-        from holdfast.engine.update_order import UpdateOrder
+        from holdfast.engine.line_walk import UpdateOrder
 
         engine, tenant = self._handle.engine, self._handle.tenant
         if order == "updated":

@@ -15,7 +15,6 @@ from holdfast.engine.model import large_pointers, list_tree, map_tree
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.fold import fold, read
-from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import (
     ChildRef,
@@ -37,6 +36,7 @@ from holdfast.engine.model.nodes import (
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Operation, Set, apply_map
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_state
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
+from holdfast.engine.model.tree_diff import diff_folded
 from holdfast.engine.model.workspace import Workspace
 from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 from tests.engine.model.histories import codec, drive, edited_state, histories, states

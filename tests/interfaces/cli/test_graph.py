@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.interfaces.cli.graph import GraphDrawing
+from holdfast.interfaces.cli.log import GraphDrawing
 
 Step = tuple[str, Sequence[str]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFoundError, OutcomeUnknownError
-from holdfast.interfaces.http.repeated_changes import RepeatedChanges
+from holdfast.interfaces.http.app import RepeatedChanges
 from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked
 
 CHANGES = (

@@ -20,7 +20,7 @@ from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.engine.context import EngineContext
 from holdfast.errors import ConfigError
 from holdfast.interfaces.metrics.grafana import build_dashboard
-from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
+from holdfast.interfaces.metrics.prometheus import RULES_FILE
 from holdfast.maintenance.monitoring import usage_metrics
 from holdfast.metrics import MetricsEndpoint, export_to_opentelemetry
 from tests.interfaces.cli import kit

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from holdfast.interfaces.metrics.grafana import build_dashboard
-from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
+from holdfast.interfaces.metrics.prometheus import RULES_FILE
 from tests.interfaces.http.kit import ServedStore
 
 pytestmark = pytest.mark.nightly

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES
-from holdfast.codec.dictionary import dictionary
+from holdfast.codec.compression import dictionary
 from holdfast.codec.envelope import unwrap
 from holdfast.errors import HoldfastError
 from holdfast.store.checkpointer import Checkpointer

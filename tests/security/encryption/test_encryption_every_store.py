@@ -12,7 +12,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
-from holdfast.testing.security.sealed_rows import check_sealed_rows
+from holdfast.testing.security.stored_rows import check_sealed_rows
 from tests.security.encryption.planted import contents_of, find_planted, plant, planted, rows_of
 from tests.servers.places import place
 from tests.support.nightly import mostly_nightly

@@ -18,7 +18,7 @@ from holdfast.agents.definition.spec import (
     warn_of_shared,
 )
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.recovery.fallback import find_readable, reload
+from holdfast.agents.recovery.rollback import find_readable, reload
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import load_placeholder

@@ -14,8 +14,7 @@ from holdfast.agents.api.workflow import Workflow
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import OnIncomplete
-from holdfast.agents.recovery.fallback import reload
-from holdfast.agents.recovery.rollback import roll_back_live
+from holdfast.agents.recovery.rollback import reload, roll_back_live
 from holdfast.agents.recovery.startup import recover, resume, start
 from holdfast.agents.runtime.autosave import ChangeBlock, metrics_of
 from holdfast.agents.runtime.data import AgentData

@@ -1,7 +1,7 @@
 """State machines: states and the transitions between them.
 
 A machine is only data: `holdfast.agents.runtime.two_phase` takes an agent through its transitions,
-`holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_log` checks recorded transitions.
+`holdfast.agents.storage.transition_log` draws it, and checks recorded transitions.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ from time import perf_counter_ns
 from typing import Literal
 
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete, Transition
-from holdfast.agents.recovery.fallback import refresh
-from holdfast.agents.recovery.rollback import append_old_state, find_step, summarize_record
+from holdfast.agents.recovery.rollback import append_old_state, find_step, refresh, summarize_record
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import RestoreAgent, load_placeholder
 from holdfast.agents.runtime.two_phase import (

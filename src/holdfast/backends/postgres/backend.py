@@ -42,9 +42,9 @@ from holdfast.backends.interface import (
 from holdfast.backends.postgres import maintenance
 from holdfast.backends.postgres.apply_function import GROUP_LINES, PackedBatch, build_arguments, pack
 from holdfast.backends.postgres.binary_values import VALUE_ERRORS, BinaryValue, bind
-from holdfast.backends.postgres.change_log import build_query, parse_since, read_changes
 from holdfast.backends.postgres.connection import PostgresConnection, ResultRows, Statement
 from holdfast.backends.postgres.errors import bad_value_error, rejection_error, translate
+from holdfast.backends.postgres.maintenance import build_query, parse_since, read_changes
 from holdfast.backends.postgres.options import SCHEMES, PostgresOptions, read_options
 from holdfast.backends.postgres.pool import ConnectionPool, ConnectionUse
 from holdfast.backends.postgres.queries import (

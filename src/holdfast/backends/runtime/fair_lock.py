@@ -1,4 +1,9 @@
-"""A lock for threads and tasks alike, which is acquired in the order of requests."""
+"""A lock for threads and tasks alike, which is acquired in the order of requests.
+
+A wait for the result of another thread or task.
+
+It is apart from the drivers, which every command loads: `concurrent.futures` takes longer to import than they do.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
-from holdfast.backends.runtime.future_wait import FutureWait
+from holdfast.backends.interface import Suspension
 from holdfast.errors import InvalidError
 
 
@@ -71,3 +78,27 @@ def _current_owner() -> tuple[int, object]:
         return threading.get_ident(), asyncio.current_task()
     except RuntimeError:
         return threading.get_ident(), None
+
+
+T = TypeVar("T")
+
+
+class FutureWait(Suspension[T]):
+    """A wait for a result that another thread or task sets in the future. Cancelling the wait cancels nothing."""
+
+    def __init__(self) -> None:
+        self.future: Future[T] = Future()
+        self.future.set_running_or_notify_cancel()
+
+    def begin(self) -> None:
+        """Start what is waited for. Called once, when the wait begins."""
+
+    def wait(self) -> T:
+        self.begin()
+        return self.future.result()
+
+    def watch(self) -> asyncio.Future[T]:
+        import asyncio
+
+        self.begin()
+        return asyncio.wrap_future(self.future)

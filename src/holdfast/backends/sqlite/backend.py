@@ -49,11 +49,13 @@ from holdfast.backends.interface import (
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.sqlite import errors
 from holdfast.backends.sqlite.connections import SQLiteConnections
-from holdfast.backends.sqlite.continuity import LastRow, last_row, lost_row
 from holdfast.backends.sqlite.database_file import (
     FileOptions,
+    LastRow,
     LockWait,
     find_damage,
+    last_row,
+    lost_row,
     measure,
     read_only_options,
 )

@@ -21,8 +21,7 @@ import apsw
 
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.backends.sqlite import database_file, use_lock
-from holdfast.backends.sqlite.continuity import FileIdentity
-from holdfast.backends.sqlite.database_file import FileOptions, LockWait
+from holdfast.backends.sqlite.database_file import FileIdentity, FileOptions, LockWait
 from holdfast.backends.sqlite.errors import is_damage, translate
 from holdfast.backends.sqlite.use_lock import UseLock
 from holdfast.errors import HoldfastError

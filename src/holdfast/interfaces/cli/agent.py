@@ -375,8 +375,7 @@ def transitions(
 
 def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) -> None:
     from holdfast.agents.definition.state_machine import Machine
-    from holdfast.agents.storage.diagram import dot, mermaid
-    from holdfast.agents.storage.transition_log import count_transitions
+    from holdfast.agents.storage.transition_log import count_transitions, dot, mermaid
 
     record, declared = store.agents.load(id), store.agents.machine(id)
     machine = None if declared is None else Machine.of(declared)

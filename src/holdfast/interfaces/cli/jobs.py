@@ -54,8 +54,7 @@ def _jobs(store: Store, graph: str | None, hooks: str | None) -> tuple[Jobs, Job
         return store.jobs, None
     from holdfast.maintenance.jobs.api import Jobs
     from holdfast.maintenance.jobs.builtin import JobTypes
-    from holdfast.store.replay.hooks import hook_replay_job
-    from holdfast.store.replay.threads import replay_job
+    from holdfast.store.replay.threads import hook_replay_job, replay_job
 
     types = JobTypes()
     if graph is not None:

@@ -62,7 +62,7 @@ def rules(session: CliContext) -> None:
 
     holdfast metrics rules > holdfast.rules.yml
     """
-    from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
+    from holdfast.interfaces.metrics.prometheus import RULES_FILE
 
     text = RULES_FILE.read_text(encoding="utf-8")
     session.report(text.splitlines(), {"rules": text})

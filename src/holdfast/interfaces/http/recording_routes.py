@@ -26,8 +26,8 @@ from holdfast.interfaces.http.values import StateParts, long_text
 from holdfast.recording.journal import RESULTS, decode_items, restore_error
 from holdfast.recording.journal import Call as RecordedCall
 from holdfast.store.checkpoint_store import CheckpointStore
-from holdfast.store.replay.hooks import ReplayedCall
 from holdfast.store.replay.report import ReplayReport
+from holdfast.store.replay.threads import ReplayedCall
 
 RECORDINGS = RouteTable()
 

@@ -34,8 +34,7 @@ from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConfigError, HoldfastError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.calls import FUNCTIONS
 from holdfast.interfaces.http.models import ServiceInfoModel, StoreChangesModel
-from holdfast.interfaces.http.remote_calls import Caller, Connection
-from holdfast.interfaces.http.transport import MAX_ANSWER, HttpTransport
+from holdfast.interfaces.http.transport import MAX_ANSWER, Caller, Connection, HttpTransport
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.security.access.identity import Identity
 from holdfast.state.artifacts.api import Artifacts

@@ -34,8 +34,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.interfaces.langgraph.item_names import ItemNames
-from holdfast.state.item_index import FoundItem
-from holdfast.state.item_vectors import Vector
+from holdfast.state.item_index import FoundItem, Vector
 from holdfast.state.items import ItemChange, ItemTable
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.opener import open as open_store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.metric_families import FAMILIES, Family
@@ -64,3 +65,6 @@ def _escape(text: str, *, quote: bool = False) -> str:
     # What is no Unicode text cannot be sent; a name with half a surrogate pair is still told apart.
     escaped = escaped.encode("utf-8", "backslashreplace").decode()
     return escaped.replace('"', '\\"') if quote else escaped
+
+
+RULES_FILE = Path(__file__).with_name("prometheus_rules.yml")

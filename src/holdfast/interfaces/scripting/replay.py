@@ -10,8 +10,8 @@ from holdfast.errors import DeniedError, InvalidError, TooLargeError, Unavailabl
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
-    from holdfast.store.replay.hooks import HookReplay
     from holdfast.store.replay.report import ReplayReport
+    from holdfast.store.replay.threads import HookReplay
 
 _MAX_CALLS = 1000
 """How many calls of hooks a script replays at a time: as many as one process does, whose time is limited."""

@@ -48,9 +48,8 @@ from holdfast.maintenance.backup.line_lists import (
     Totals,
     write_lists,
 )
-from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
-from holdfast.maintenance.backup.reader import ChunkLoader
+from holdfast.maintenance.backup.reader import ChunkLoader, LineRow
 from holdfast.maintenance.backup.records import list_records
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
 from holdfast.maintenance.backup.reused_packs import GROUPS, ReusedPacks

@@ -24,7 +24,6 @@ from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.line_lists import LineLists
 from holdfast.maintenance.backup.repository import Repository
-from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import (
     DATA,
@@ -33,6 +32,7 @@ from holdfast.security.encryption.key_rows import (
     SUBJECT,
     WRAPPING,
     KeyRow,
+    destroyed_ids,
 )
 
 if TYPE_CHECKING:

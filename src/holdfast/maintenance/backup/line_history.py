@@ -37,7 +37,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
 from holdfast.history.thread_status import INTERRUPT, RESUME
-from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
+from holdfast.maintenance.backup.reader import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, BranchEnd, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
 

@@ -26,8 +26,16 @@ from holdfast.errors import CorruptError, NotFoundError
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.line_history import CHANGES, HistoryEvent, LineHistory, existed
-from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, Cut, LineRows
-from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
+from holdfast.maintenance.backup.reader import (
+    BACKUP_ROWS,
+    BackupBackend,
+    Cut,
+    LineRows,
+    backup_engine,
+    entries_of,
+    loader_of,
+    named_entries,
+)
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup.restore_report import CoveredSpan
 from holdfast.security.audit.archive_records import LINE as ARCHIVES

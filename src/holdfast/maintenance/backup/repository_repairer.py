@@ -51,9 +51,8 @@ from holdfast.maintenance.backup.format import (
     pack_name,
     removed_name,
 )
-from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME
 from holdfast.maintenance.backup.packs import PAGES, pack_id
-from holdfast.maintenance.backup.reader import loader_of
+from holdfast.maintenance.backup.reader import TABLES_BY_NAME, loader_of
 from holdfast.maintenance.backup.records import check_deletion, damage_records, notice, withdraw
 from holdfast.maintenance.backup.repacker import PackMap, SliceMover, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository

@@ -24,6 +24,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import FIRST_JOB, JOBS, LINES, MAX_NAME, REFS, STEPS, Table
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
+from holdfast.engine.checked_rows import mark_key
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.copy_report import CopyProgress
@@ -32,7 +33,6 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.lost_rows import mark_key
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.namespaces import (
@@ -56,8 +56,7 @@ from holdfast.history.comparison import ComparedPoint, compare_packed
 from holdfast.history.revisions import find_step
 from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.backup.format import LineEntry
-from holdfast.maintenance.backup.line_rows import at_step, whole
-from holdfast.maintenance.backup.reader import BackupBackend
+from holdfast.maintenance.backup.reader import BackupBackend, at_step, whole
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe

@@ -28,7 +28,7 @@ from holdfast.errors import ConfigError, ConflictError, DeniedError
 from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, changed_places, rewrite_about
 from holdfast.maintenance.erasure.certificate import Certificate, new_salt
-from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
+from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder, tenant_key
 from holdfast.maintenance.erasure.mixed_lines import erase_records
 from holdfast.maintenance.erasure.removal import (
     ERASURE,
@@ -40,7 +40,6 @@ from holdfast.maintenance.erasure.removal import (
     forget_reasons,
     sum_parts,
 )
-from holdfast.maintenance.erasure.subjects import tenant_key
 from holdfast.security.access.registry import ASSIGNED, MEMBER, AccessRegistry
 from holdfast.security.audit.archive_records import archived_segments
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject

@@ -6,15 +6,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.interface import Get
+from holdfast.backends.interface import Change, Delete, Get, Put, Row
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import LINES, REFS, STEPS
+from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, HOOKS, is_thread, root_of, steps_of
-from holdfast.engine.row_format import ERASE, SUBJECT, Line, StepRef, info_of
+from holdfast.engine.row_format import ERASE, SUBJECT, Line, StepRef, info_of, subject_key
 from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
@@ -25,10 +25,10 @@ from holdfast.engine.subject_names import (
 )
 from holdfast.engine.system_line import SystemLine, read_latest
 from holdfast.engine.types import Progress
-from holdfast.maintenance.erasure.subjects import read_subjects, tenant_key
 from holdfast.schemas.registry import LINE as SCHEMAS
 from holdfast.security.access.identity_guard import read_owners
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
+from holdfast.security.audit.thread_audit import recorded
 from holdfast.state.artifacts.content import CONTENT_PREFIX
 from holdfast.state.sessions.records import LINE as SESSIONS
 
@@ -310,3 +310,50 @@ class SubjectFinder:
             return subjects_in(metadata, self._keys)
 
         return await read_latest(self._engine, line, look)
+
+
+_BATCH = 500
+
+
+def tenant_key(tenant: str) -> Key:
+    """Return the key of the reference to the subject that all of a tenant belongs to."""
+    return subject_key(Line(tenant, ""))
+
+
+async def read_subjects(engine: Engine, lines: Iterable[Line]) -> dict[Line, str]:
+    """Return the subjects that lines are assigned to, by line: `MIXED` if it is marked so. Others are left out."""
+    roots = {line: root_of(line) for line in lines}
+    keys = [subject_key(root) for root in dict.fromkeys(roots.values())]
+    found: dict[Key, str] = {}
+    for start in range(0, len(keys), _BATCH):
+        (rows,) = await engine.context.backend.read([Get(REFS, keys[start : start + _BATCH])])
+        found |= {row.key: str(row.columns[0]) for row in rows}
+    return {line: found[key] for line, root in roots.items() if (key := subject_key(root)) in found}
+
+
+async def set_subject(engine: Engine, line: Line, subject: str | None) -> None:
+    """Assign a line to a subject, mark it as mixed (`MIXED`), or remove either with None. A tenant, if the name of the
+    line is empty."""
+    detail = {"mixed": True} if subject == MIXED else {"removed": True} if subject is None else {}
+    apply = recorded(engine, line, "set-subject", detail)
+    while True:
+        row = Row(subject_key(line), (subject or "", engine.context.clock()))
+        changes: list[Change] = [Delete(REFS, row.key) if subject is None else Put(REFS, row)]
+        if line.name:
+            changes = [*engine.lines.new_version(line, await engine.lines.info(line)), *changes]
+        if await apply(changes) is None:
+            engine.context.cache.drop(("line", line))
+            break
+    if line.name:
+        await _assign_keys(engine, await engine.lines.family(line), "" if subject in (None, MIXED) else str(subject))
+
+
+async def _assign_keys(engine: Engine, lines: Iterable[Line], subject: str) -> None:
+    """Encrypt the keys of lines with that of their subject, if the store is encrypted."""
+    if not engine.context.rows.hides_columns:
+        return
+    from holdfast.security.encryption.encrypted_rows import EncryptedRows
+
+    if isinstance(engine.context.rows, EncryptedRows):
+        for line in lines:
+            await engine.context.rows.store_keys.subjects.assign((line.tenant, line.name), subject)

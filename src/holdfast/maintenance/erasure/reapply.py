@@ -20,7 +20,7 @@ from holdfast.engine.namespaces import ACCESS, HOOKS, root_of
 from holdfast.engine.row_format import HOLD, Line
 from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, rewrite_about
-from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
+from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder, tenant_key
 from holdfast.maintenance.erasure.mixed_lines import erase_records
 from holdfast.maintenance.erasure.removal import (
     ERASURE,
@@ -29,7 +29,6 @@ from holdfast.maintenance.erasure.removal import (
     forget_reasons,
     sum_parts,
 )
-from holdfast.maintenance.erasure.subjects import tenant_key
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle

@@ -34,8 +34,7 @@ from holdfast.security.sensitive.detector import Detector, mask
 from holdfast.security.sensitive.formats import BY_NAME
 from holdfast.security.sensitive.markers import ANY_MARKER
 from holdfast.security.sensitive.packed_values import Path, replace_texts, texts_of
-from holdfast.security.sensitive.policies import PolicySet, is_covered, is_internal
-from holdfast.security.sensitive.protector import find_any, policies_of, redact_text
+from holdfast.security.sensitive.protector import PolicySet, find_any, is_covered, is_internal, policies_of, redact_text
 from holdfast.security.sensitive.scan import (
     AUDITED,
     RECORD_PATHS,

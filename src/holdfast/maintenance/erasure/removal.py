@@ -36,7 +36,7 @@ from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
-from holdfast.security.encryption.destroyed_keys import erased_key_changes
+from holdfast.security.encryption.key_rows import erased_key_changes
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.content import content_line
 from holdfast.state.artifacts.records import ArtifactRecords

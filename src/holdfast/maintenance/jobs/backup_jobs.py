@@ -119,8 +119,7 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 
 
 async def _prune(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.backup.holds import holds_of_store
-    from holdfast.maintenance.backup.pruner import MAX_UNUSED, RepositoryPruner, record_prune
+    from holdfast.maintenance.backup.pruner import MAX_UNUSED, RepositoryPruner, holds_of_store, record_prune
     from holdfast.maintenance.backup.records import open_reason
     from holdfast.maintenance.backup.store_record import record_size
 

@@ -37,7 +37,7 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
-from holdfast.maintenance.erasure.subjects import read_subjects
+from holdfast.maintenance.erasure.finder import read_subjects
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE

@@ -30,7 +30,6 @@ from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.signature import public_key_of
 from holdfast.security.audit.signing_key import check_signing_row, find_key
 from holdfast.security.audit.thread_audit import record, recorded
-from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
@@ -44,6 +43,7 @@ from holdfast.security.encryption.key_rows import (
     KeyRow,
     TenantKeys,
     destroyed_changes,
+    destroyed_ids,
 )
 from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.time_parser import Duration, parse_nanoseconds

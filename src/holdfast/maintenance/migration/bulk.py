@@ -33,22 +33,20 @@ from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.history.langgraph_compat import HeadMoved, without_follows
 from holdfast.maintenance.line_documents import Document
-from holdfast.maintenance.migration.documents import (
-    SchemaDocuments,
-    migrate_documents,
-    migration_request,
-    read_documents,
-    read_line,
-)
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
     HeadGroup,
     HeadSelection,
+    SchemaDocuments,
     UnfitState,
+    migrate_documents,
+    migration_request,
     pages,
+    read_documents,
     read_groups,
     read_heads,
+    read_line,
     state_of,
 )
 from holdfast.maintenance.migration.plan import MAX_UNFIT, PAGE, MigrationTarget, has_states

@@ -15,16 +15,18 @@ from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.types import Progress
 from holdfast.engine.validation import require_count
 from holdfast.errors import ConflictError, HoldfastError
-from holdfast.maintenance.migration.documents import migrate_documents, read_documents, unpack_document
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
     HeadGroup,
     HeadSelection,
     UnfitState,
+    migrate_documents,
     pages,
+    read_documents,
     read_groups,
     state_of,
+    unpack_document,
 )
 from holdfast.maintenance.migration.undo import former_documents, former_state, short_former
 from holdfast.schemas.attachment import migrate_state

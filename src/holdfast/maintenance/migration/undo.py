@@ -18,8 +18,15 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.schema_bindings import MIGRATED_SCHEMA
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.langgraph_compat import HeadMoved, only_after, step_fields, without_follows
-from holdfast.maintenance.migration.documents import SchemaDocuments, migration_request, read_step
-from holdfast.maintenance.migration.heads import Head, HeadSelection, schema_of, state_of
+from holdfast.maintenance.migration.heads import (
+    Head,
+    HeadSelection,
+    SchemaDocuments,
+    migration_request,
+    read_step,
+    schema_of,
+    state_of,
+)
 from holdfast.schemas.version import Version
 
 KIND: Final = "migrate"

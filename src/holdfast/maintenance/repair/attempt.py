@@ -32,12 +32,12 @@ from holdfast.backends.tables import (
     WRITES,
     Table,
 )
+from holdfast.engine.checked_rows import mark_row, marked_tables
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
-from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy

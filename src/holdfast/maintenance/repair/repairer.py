@@ -24,12 +24,12 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import LINES, REFS, STEPS, TABLES, WORDS
+from holdfast.engine.checked_rows import remove_mark
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
-from holdfast.engine.lost_rows import remove_mark
 from holdfast.engine.namespaces import CONTENT_KINDS, line_kind
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef

@@ -21,10 +21,9 @@ from holdfast.backends.sqlite.salvage import LostRows, SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
-from holdfast.engine.checked_rows import CHECKSUMS, RowCodec
+from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, stored_mark
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
-from holdfast.engine.lost_rows import stored_mark
 from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import VerifyReport
 

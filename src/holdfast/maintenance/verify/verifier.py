@@ -18,6 +18,7 @@ from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import BEHIND, BRANCHES, FIELDS, HEADS, LINES, READABLE, REFS, STEPS, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
+from holdfast.engine.checked_rows import marked_tables
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.copy.short_lines import GROUP, load_short_lines
@@ -28,7 +29,6 @@ from holdfast.engine.integrity.check import LineCheck, LineReport
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.line_walk import count_lines, pages_of
-from holdfast.engine.lost_rows import marked_tables
 from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind, line_kind
 from holdfast.engine.projection.projector import LATE_SECONDS
 from holdfast.engine.row_format import LEASE, OWNER, Line

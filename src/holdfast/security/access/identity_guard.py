@@ -11,10 +11,9 @@ from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
 from holdfast.backends.tables import LINES, LINKS, REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Action, Guard, Permit
-from holdfast.engine.line_errors import missing_line_error
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.namespaces import ACCESS, root_of, split_name
+from holdfast.engine.namespaces import ACCESS, missing_line_error, root_of, split_name
 from holdfast.engine.patterns import KeyPattern
 from holdfast.engine.row_format import Line, owner_key
 from holdfast.errors import DeniedError, HoldfastError, InvalidError

@@ -25,7 +25,7 @@ from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
 from holdfast.security.audit.recorder import add_events
 from holdfast.security.audit.removals import REMOVED, find_removed, plain_records
-from holdfast.security.encryption.destroyed_keys import erased_key_changes
+from holdfast.security.encryption.key_rows import erased_key_changes
 
 REMOVE = "remove"
 """The action of a removed line. The details are the number of its steps, and the hash of the last."""

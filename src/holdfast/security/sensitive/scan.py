@@ -26,8 +26,7 @@ from holdfast.security.sensitive.detector import Detector, mask
 from holdfast.security.sensitive.formats import BY_NAME
 from holdfast.security.sensitive.markers import ANY_MARKER
 from holdfast.security.sensitive.packed_values import Path, ReplaceText, replace_texts, texts_of
-from holdfast.security.sensitive.policies import PolicySet, is_covered, is_internal
-from holdfast.security.sensitive.protector import find_any, find_text, has_fragments
+from holdfast.security.sensitive.protector import PolicySet, find_any, find_text, has_fragments, is_covered, is_internal
 
 _PAGE = 200
 

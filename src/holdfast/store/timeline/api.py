@@ -26,12 +26,11 @@ from holdfast.history.revisions import find_step
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import list_changes
 from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
-from holdfast.store.timeline.content import ContentReader, TimelineContent
-from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent, readable_scope
-from holdfast.store.timeline.position import TimedRow, TimelinePosition
-from holdfast.store.timeline.query import (
+from holdfast.store.timeline.content import (
     FIELDS,
+    ContentReader,
     EventSubject,
+    TimelineContent,
     has_text,
     hints_of,
     matches,
@@ -39,7 +38,16 @@ from holdfast.store.timeline.query import (
     narrow,
     tables_of,
 )
-from holdfast.store.timeline.rows import MAX_TIME, IndexedRows, ScannedRows, TimeInterval, TimelineReader
+from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent, readable_scope
+from holdfast.store.timeline.rows import (
+    MAX_TIME,
+    IndexedRows,
+    ScannedRows,
+    TimedRow,
+    TimeInterval,
+    TimelinePosition,
+    TimelineReader,
+)
 from holdfast.time_parser import Time, parse_time
 
 _MANY = 64

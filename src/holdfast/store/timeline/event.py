@@ -20,7 +20,7 @@ from holdfast.engine.row_format import ORIGIN
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.security.audit.query import EventColumns
-from holdfast.store.timeline.position import TimedRow
+from holdfast.store.timeline.rows import TimedRow
 
 CHECKPOINT, STEP = "checkpoint", "step"
 """The kinds of events that are steps of threads, and durable steps of agents."""

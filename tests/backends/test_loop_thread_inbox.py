@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.runtime.loop_inbox import inbox_of
-from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.runtime.loop_thread import LoopThread, inbox_of
 
 WAIT = 60.0
 

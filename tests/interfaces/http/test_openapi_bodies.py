@@ -15,8 +15,7 @@ from holdfast import Page
 from holdfast.agents.steps.records import StepRecord
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import ThreadInfo
-from holdfast.interfaces.http.bodies import encode_body
-from holdfast.interfaces.http.openapi import openapi_document
+from holdfast.interfaces.http.openapi import encode_body, openapi_document
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.maintenance.jobs.job import Job

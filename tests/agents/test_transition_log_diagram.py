@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.runtime.two_phase import LIFECYCLE
-from holdfast.agents.storage.diagram import dot, mermaid
-from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey
+from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey, dot, mermaid
 
 
 class Drawn(NamedTuple):

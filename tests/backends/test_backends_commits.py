@@ -362,7 +362,7 @@ def test_the_worker_survives_whatever_breaks_off(recorder: Recorder) -> None:
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that signal here")
 def test_signals_at_any_moment_leave_no_ticket_unanswered() -> None:
     """In a process of its own: what measures coverage would be interrupted too, and does not survive it."""
-    script = "from tests.backends.test_commits import storm; storm()"
+    script = "from tests.backends.test_backends_commits import storm; storm()"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=300)
 
 
