@@ -128,7 +128,7 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         },
     ),
     "Watch": ObjectType("state.watcher Watch", properties="cursor scope"),
-    "Transaction": ObjectType("store.transaction Transaction", "get put update", {"state()": "TransactionState"}),
+    "Transaction": ObjectType("store.store Transaction", "get put update", {"state()": "TransactionState"}),
     "StateTransaction": ObjectType("state.api StateTransaction", "", {"state()": "TransactionState"}),
     "TransactionState": ObjectType(
         "state.transactions TransactionState",
@@ -244,5 +244,5 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         "check",
         excluded=dict.fromkeys(("to_json", "of_json"), "Its fields have it."),
     ),
-    "HookReplay": ObjectType("store.replay.hooks HookReplay", "check"),
+    "HookReplay": ObjectType("store.replay.threads HookReplay", "check"),
 }
