@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from langgraph_sdk.errors import (
     UnprocessableEntityError,
 )
 
+from holdfast.interfaces.langgraph_server import runs as served_runs
 from tests.interfaces.http.kit import SECONDS
 from tests.interfaces.langgraph_server.kit import Clients
 
@@ -187,6 +189,9 @@ def test_a_failure_is_told(clients: Clients) -> None:
     with pytest.raises(Exception, match=parts[-1].data["error"]):
         runs.wait(thread, "support", input=bad)
     assert runs.list(thread, status="error")
+    assert clients.owner.threads.search(ids=[thread])
+    with pytest.raises(BadRequestError):  # what a graph cannot read is no fault of the server
+        clients.owner.threads.update_state(thread, {"log": 5}, as_node="plan")
 
 
 # Several runs of a thread -----------------------------------------------------------------------------------------
@@ -351,3 +356,60 @@ def test_runs_of_others_do_not_exist(clients: Clients) -> None:
     with pytest.raises((PermissionDeniedError, NotFoundError)):
         ben.runs.create(thread, "support", input=HELLO, if_not_exists="create")
     assert len(ada.runs.list(thread)) == 1
+
+
+# Without a thread -------------------------------------------------------------------------------------------------
+
+
+def temporary(clients: Clients) -> list[str]:
+    """The threads of runs without one."""
+    return [each.thread for each in clients.store.threads(prefix="temporary-")]
+
+
+def test_runs_without_a_thread(clients: Clients) -> None:
+    runs = clients.owner.runs
+    values: Any = runs.wait(None, "support", input=HELLO)
+    assert values["log"] == ["planned plainly", "replied"]
+    parts = list(runs.stream(None, "support", input=HELLO, stream_mode="updates"))
+    assert [each.event for each in parts] == ["metadata", "updates", "updates"]
+    assert temporary(clients) == []
+    made = runs.create(None, "support", input=HELLO)
+    joined: Any = runs.join(made["thread_id"], made["run_id"])
+    assert joined["log"]
+    assert temporary(clients)  # until it is swept
+    kept: Any = runs.create(None, "support", input=HELLO, on_completion="keep")
+    assert runs.join(kept["thread_id"], kept["run_id"])
+    assert not kept["thread_id"].startswith("temporary-")
+    ada = clients.of("user:ada")
+    hers = ada.runs.create(None, "support", input=HELLO)
+    assert ada.runs.join(hers["thread_id"], hers["run_id"])
+    with pytest.raises(NotFoundError):
+        clients.of("user:ben").runs.get(hers["thread_id"], hers["run_id"])
+
+
+def test_threads_that_nobody_waited_for_are_deleted(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = clients.owner.runs
+    made = runs.create(None, "support", input=HELLO)
+    runs.join(made["thread_id"], made["run_id"])
+    runs.wait(None, "support", input=HELLO)
+    assert made["thread_id"] in temporary(clients)  # its end was a moment ago
+    monkeypatch.setattr(served_runs, "_ABANDONED", timedelta(0))
+    runs.wait(None, "support", input=HELLO)
+    assert made["thread_id"] not in temporary(clients)
+
+
+def test_runs_of_a_batch(clients: Clients) -> None:
+    runs, thread = clients.owner.runs, new_thread(clients)
+    batch: Any = [
+        {"thread_id": thread, "assistant_id": "support", "input": HELLO},
+        {"assistant_id": "support", "input": HELLO},
+    ]
+    made: Any = runs.create_batch(batch)
+    for each in made:
+        assert runs.join(each["thread_id"], each["run_id"])
+    assert made[0]["thread_id"] == thread
+    with pytest.raises(NotFoundError):
+        runs.create_batch([*batch, {**batch[0], "thread_id": "missing"}])
+    with pytest.raises(BadRequestError):
+        runs.create_batch(batch * 51)
+    assert len(runs.list(thread)) == 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.agents.runs.outage import until_answered
-from holdfast.agents.runs.record import StoredRun, parts_prefix
+from holdfast.agents.runs.record import Run, StoredRun, parts_prefix
 from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
@@ -25,6 +26,7 @@ from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.run_rows import RECORD
 from holdfast.errors import CorruptError, HoldfastError
+from holdfast.security.handle import HasHandle, owner_handle
 
 _MAX_BODY = 1 << 30
 
@@ -131,14 +133,6 @@ async def _last(table: RunTable, line: Line, id: str) -> int:
     return int(str(rows[0].key[-1])) if rows else 0
 
 
-async def read_parts(table: RunTable, stored: StoredRun, after: int, limit: int) -> list[Part]:
-    """Return the parts of a run after one with a number, those of so many moments at most."""
-    line = stored.line(table.tenant)
-    scan = Scan(REFS, parts_prefix(line, stored.id), (f"{after + 1:012d}",), limit=limit)
-    (rows,) = await table.context.backend.read([scan])
-    return [part for row in rows for part in _parts_of(row) if part.number > after]
-
-
 def _parts_of(row: Row) -> list[Part]:
     try:
         found: Any = msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content)
@@ -147,20 +141,36 @@ def _parts_of(row: Row) -> list[Part]:
         raise CorruptError(f"the parts of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 
 
-async def drop_parts(table: RunTable, runs: Sequence[StoredRun]) -> None:
-    """Delete the parts of some runs, which are over."""
-    changes: list[Change] = [Delete(REFS, parts_prefix(each.line(table.tenant), each.id)) for each in runs]
-    if changes:
-        await table.context.backend.apply(changes)
+class RunReader:
+    """Reads runs by their threads, and the parts of their streams, for an interface that has checked the rights of who
+    asks."""
 
+    def __init__(self, store: HasHandle) -> None:
+        self._table = RunTable(owner_handle(store))
 
-async def runs_of(table: RunTable, line: Line) -> list[StoredRun]:
-    """Return the runs of a thread, the latest first. One that is damaged is left out."""
-    (rows,) = await table.context.backend.read([Scan(REFS, (*line, LEASE, RECORD))])
-    found = list[StoredRun]()
-    for row in rows:
-        try:
-            found.append(StoredRun.of(row))
-        except HoldfastError:
-            continue
-    return sorted(found, key=lambda each: each.id, reverse=True)
+    def runs_of(self, thread: str) -> list[Run]:
+        """Return the runs of a thread, the latest first. One that is damaged is left out."""
+        return [each.describe(self._table.handle.codec) for each in run(self._stored(thread))]
+
+    async def _stored(self, thread: str) -> list[StoredRun]:
+        line = Line(self._table.tenant, thread)
+        (rows,) = await self._table.context.backend.read([Scan(REFS, (*line, LEASE, RECORD))])
+        found = list[StoredRun]()
+        for row in rows:
+            with suppress(HoldfastError):  # it is left to `verify`
+                found.append(StoredRun.of(row))
+        return sorted(found, key=lambda each: each.id, reverse=True)
+
+    def parts_of(self, given: Run, after: int, limit: int) -> list[Part]:
+        """Return the parts of a run after one with a number, those of so many moments at most."""
+        line = Line(self._table.tenant, given.thread)
+        scan = Scan(REFS, parts_prefix(line, given.id), (f"{after + 1:012d}",), limit=limit)
+        (rows,) = run(self._table.context.backend.read([scan]))
+        return [part for row in rows for part in _parts_of(row) if part.number > after]
+
+    def drop_parts(self, runs: Sequence[Run]) -> None:
+        """Delete the parts of some runs, which are over."""
+        lines = [(Line(self._table.tenant, each.thread), each.id) for each in runs]
+        changes: list[Change] = [Delete(REFS, parts_prefix(line, id)) for line, id in lines]
+        if changes:
+            run(self._table.context.backend.apply(changes))

@@ -44,8 +44,6 @@ class ClientRun(msgspec.Struct, kw_only=True, omit_defaults=True):
     interrupt_after: str | list[str] | None = None
     checkpoint: dict[str, Any] = {}
     strategy: str = "enqueue"
-    temporary: bool = False
-    """Whether its thread is deleted when it is over."""
 
     def as_input(self) -> dict[str, Any]:
         """Return the input of the run."""
@@ -71,6 +69,8 @@ class _Command(msgspec.Struct, forbid_unknown_fields=True):
     update: dict[str, Any] | list[tuple[str, Any]] | None = None
     resume: Any = None
     goto: str | _Send | list[str | _Send] | None = None
+    graph: None = None
+    """`RemoteGraph` sends the whole command."""
 
 
 def to_command(given: Any) -> Command[Any]:

@@ -106,6 +106,12 @@ class HoldfastStore(BaseStore):
         items._owned = True
         return items
 
+    def seen_by(self, store: StoreOperations | IdentityOperations) -> HoldfastStore:
+        """Return the items with the same index, times to live and namespaces of users, as another sees them."""
+        made = HoldfastStore(store, index=self.index_config, ttl=self.ttl_config)
+        made._names = self._names
+        return made
+
     def setup(self) -> None:
         """Do nothing: a store is set up when it is opened. For programs that call it on other stores."""
 

@@ -14,11 +14,13 @@ from holdfast import __version__
 from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.langgraph_server.assistants import ASSISTANTS
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
+from holdfast.interfaces.langgraph_server.items import ITEMS
+from holdfast.interfaces.langgraph_server.refused import REFUSED
 from holdfast.interfaces.langgraph_server.routes import client_routes
 from holdfast.interfaces.langgraph_server.runs import RUNS
 from holdfast.interfaces.langgraph_server.threads import THREADS
 
-TABLES = (ASSISTANTS, THREADS, RUNS)
+TABLES = (ASSISTANTS, THREADS, RUNS, ITEMS, REFUSED)
 """All operations."""
 
 

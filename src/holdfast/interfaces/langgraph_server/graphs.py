@@ -26,6 +26,7 @@ class ServedGraphs:
 
     def __init__(self, graphs: Mapping[str, Pregel[Any, Any, Any, Any]]) -> None:
         self._graphs = dict(graphs)
+        self._items = next((each.store for each in graphs.values() if isinstance(each.store, HoldfastStore)), None)
         self.names = list(graphs)
 
     def __contains__(self, name: object) -> bool:
@@ -39,6 +40,11 @@ class ServedGraphs:
                 "no graph of this name is served", where=repr(name)[:80], hint=f"There are: {', '.join(self._graphs)}"
             )
         return found.copy(update={"checkpointer": HoldfastSaver(view)})
+
+    def items(self, view: Store | IdentityView) -> HoldfastStore:
+        """Return the store of items of the graphs as a caller sees it: with the index, the times to live and the
+        namespaces of users of the first graph that has one of this store."""
+        return HoldfastStore(view) if self._items is None else self._items.seen_by(view)
 
 
 def assistant_id(graph: str) -> str:

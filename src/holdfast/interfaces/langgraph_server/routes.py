@@ -76,7 +76,7 @@ def _endpoint(server: Server, graphs: ServedGraphs, routes: Mapping[str, Route])
         if route.writes:
             call.require_write()
             server.authenticator.check_csrf(call.caller, "")  # of a browser's cookie, which has no place here
-        query = dict(request.query_params.multi_items())
+        query = {} if route.name == "refuse" else dict(request.query_params.multi_items())
         if "last_event_id" in route.params.__struct_fields__ and "last-event-id" in request.headers:
             query["last_event_id"] = request.headers["last-event-id"]
         lists = {name for name in query if len(request.query_params.getlist(name)) > 1}

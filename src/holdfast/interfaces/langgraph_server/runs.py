@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from uuid import uuid4
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.agents.runs.parts import Part, drop_parts, listeners, read_parts
+from holdfast.agents.runs.parts import Part, RunReader, listeners
 from holdfast.agents.runs.record import QUEUED, RUNNING, WAITING, Run
-from holdfast.backends.runtime.drivers import run as run_sync
+from holdfast.engine.namespaces import split_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
 from holdfast.interfaces.langgraph.client_runs import MODES, ClientRun, interrupt_json, to_command, to_json
@@ -27,11 +27,11 @@ from holdfast.interfaces.langgraph_server.threads import (
     create_record,
     graph_of,
     note,
+    of_graph,
     place,
     record_of,
     require,
     runs_on,
-    table_of,
 )
 
 RUNS = RouteTable()
@@ -53,14 +53,22 @@ _CONFIG = ("configurable", "metadata", "tags", "recursion_limit", "max_concurren
 _SHORTEST, _LONGEST = 0.02, 0.25
 """The pauses between two looks for parts that a worker elsewhere stores, in seconds."""
 
+_MAX_BATCH = 100
+
 _HEARTBEAT = 15.0
 """After so many seconds without a part a comment is sent, so that nothing on the way closes the connection."""
 
 _MAX_EACH = 250
 """How many streams an identity may have open."""
 
-_KEPT = 3600 * 10**9
-"""For how many nanoseconds after the end of a run its parts are kept at least."""
+_TEMPORARY = "temporary-"
+"""The start of the names of threads of runs without one: they are deleted when the run is over."""
+
+_ABANDONED = timedelta(minutes=10)
+"""How long after its end the thread of a run is deleted whose end nobody waited for."""
+
+_KEPT = timedelta(hours=1)
+"""For how long after the end of a run its parts are kept at least."""
 
 
 class RunRequest(Input):
@@ -140,7 +148,8 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         raise InvalidError("a config's configurable and metadata are objects")
     context = {**assistant["context"], **(request.context or {})} or None
     strategy = request.multitask_strategy or "enqueue"
-    id = str(uuid4()) if thread is None else thread
+    is_temporary = thread is None and request.on_completion != "keep"
+    id = f"{_TEMPORARY if is_temporary else ''}{uuid4()}" if thread is None else thread
     checkpoint = request.checkpoint_id or request.checkpoint
     wanted = ClientRun(
         assistant_id=assistant["assistant_id"],
@@ -155,10 +164,11 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         interrupt_after=request.interrupt_after,
         checkpoint={} if not checkpoint else place(id, checkpoint)["configurable"],
         strategy=strategy,
-        temporary=thread is None and request.on_completion != "keep",
     )
+    if thread is None:
+        _sweep(call)
     if thread is None or request.if_not_exists == "create":
-        create_record(call, id, about, **({"temporary": True} if wanted.temporary else {}))
+        create_record(call, id, about)
     require(call, id)
     record = record_of(call, id)
     if record is None or not about.items() <= record.state["metadata"].items():
@@ -171,8 +181,8 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         for each in others:
             if each.state in (QUEUED, RUNNING):
                 roll_back(call, id, each.id)
-    table, until = table_of(call), table_of(call).handle.now() - _KEPT
-    run_sync(drop_parts(table, [each for each in others if each.ended and each.ended < until]))
+    until = datetime.now(UTC) - _KEPT
+    RunReader(call.service.store).drop_parts([each for each in others if each.ended and each.ended < until])
     return call.store.runs.submit(
         id,
         wanted.as_input(),
@@ -181,6 +191,23 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         attempts=1,
         when=timedelta(seconds=request.after_seconds) if request.after_seconds else None,
     )
+
+
+def _sweep(call: ClientCall) -> None:
+    """Delete the threads of runs without one that ended a while ago, and that nobody waited for."""
+    store = call.service.store
+    until = datetime.now(UTC) - _ABANDONED
+    for each in store.threads(prefix=_TEMPORARY, limit=50):
+        thread, _ = split_name(each.thread)
+        runs = runs_on(call, thread)
+        if runs and all(run.state not in (QUEUED, RUNNING) and (run.ended or run.created) < until for run in runs):
+            store.thread(thread).delete()
+
+
+def _end_temporary(call: ClientCall, run: Run) -> None:
+    """Delete the thread of a run that was submitted without one, and is over or asks something."""
+    if run.thread.startswith(_TEMPORARY):
+        call.service.store.thread(run.thread).delete()
 
 
 def roll_back(call: ClientCall, thread: str, id: str) -> None:
@@ -264,9 +291,8 @@ _streams = _Streams()
 
 
 def _look(call: ClientCall, thread: str, id: str, after: int, limit: int) -> tuple[Run, list[Part]]:
-    run, table = find_run(call, thread, id), table_of(call)
-    stored = run_sync(table.get(id))
-    return run, run_sync(read_parts(table, stored, after, limit))
+    run = find_run(call, thread, id)
+    return run, RunReader(call.service.store).parts_of(run, after, limit)
 
 
 async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) -> AsyncIterator[Part | Run | None]:
@@ -332,6 +358,8 @@ def stream_response(
                     is_over = True
                     if each.state == "failed":
                         yield _sse("error", to_json(_error_json(each)))
+                    if created:
+                        await call.server.work(partial(_end_temporary, call, each))
         finally:
             _streams.end(call)
             if cancels and not is_over:
@@ -360,13 +388,15 @@ def _final(call: ClientCall, run: Run) -> Any:
     """Return the values that a run came to."""
     if run.state == "failed":
         return {"__error__": _error_json(run)}
-    snapshot = graph_of(call, run.thread).get_state({"configurable": {"thread_id": run.thread}})
+    graph = graph_of(call, run.thread)
+    with of_graph(run.thread):
+        snapshot = graph.get_state({"configurable": {"thread_id": run.thread}})
     values = snapshot.values if isinstance(snapshot.values, dict) else {"values": snapshot.values}
     asked = [interrupt_json(each) for each in snapshot.interrupts]
     return {**values, "__interrupt__": asked} if asked and run.state == "waiting" else values
 
 
-def join_response(call: ClientCall, run: Run, *, cancels: bool = False) -> Later:
+def join_response(call: ClientCall, run: Run, *, cancels: bool = False, created: bool = False) -> Later:
     """Return the values that a run comes to, when it is over or waits."""
 
     async def ended() -> Run:
@@ -386,6 +416,8 @@ def join_response(call: ClientCall, run: Run, *, cancels: bool = False) -> Later
                     await call.server.work(lambda: call.store.runs.cancel(run.id))
                 return Response(status_code=499)  # which nobody gets
             body = to_json(await call.server.work(partial(_final, call, waiting.result())))
+            if created:
+                await call.server.work(partial(_end_temporary, call, waiting.result()))
         finally:
             _streams.end(call)
             gone.cancel()
@@ -430,7 +462,7 @@ def wait_for_run(call: ClientCall, thread_id: str | None = None, **given: Any) -
     """Submit a run, and return the values that it comes to."""
     request = RunRequest(**given)
     run = submit(call, thread_id, request, streams=False)
-    return join_response(call, run, cancels=request.on_disconnect == "cancel")
+    return join_response(call, run, cancels=request.on_disconnect == "cancel", created=True)
 
 
 def _add_cancel(path: str, function: Any, *body: tuple[Any, ...]) -> None:
@@ -444,6 +476,31 @@ def _add_cancel(path: str, function: Any, *body: tuple[Any, ...]) -> None:
 _add("/threads/{thread_id}/runs", create_run)
 _add("/threads/{thread_id}/runs/stream", stream_run)
 _add("/threads/{thread_id}/runs/wait", wait_for_run)
+_add("/runs", create_run)
+_add("/runs/stream", stream_run)
+_add("/runs/wait", wait_for_run)
+
+
+class _BatchRequest(RunRequest):
+    """One of several runs."""
+
+    thread_id: str | None = None
+
+
+def create_runs(call: ClientCall, items: list[_BatchRequest]) -> Any:
+    """Submit several runs, and return at once."""
+    if len(items) > _MAX_BATCH:
+        raise InvalidError(f"a batch has at most {_MAX_BATCH} runs, and this one has {len(items)}")
+    for each in items:  # none is submitted if another is refused
+        _refuse(each)
+        find_assistant(call, each.assistant_id)
+        if each.thread_id is not None and each.if_not_exists != "create":
+            require(call, each.thread_id)
+    return [describe_run(submit(call, each.thread_id, each, streams=True)) for each in items]
+
+
+_BATCH = (input_type("create_runs", "Params", []), cast(Any, list[_BatchRequest]), Any, 200, True)
+RUNS.routes.append(Route("POST", "/runs/batch", "create_runs", "Submit several runs.", create_runs, *_BATCH))
 
 
 @RUNS.get("/threads/{thread_id}/runs")
@@ -458,9 +515,7 @@ def list_runs(
 ) -> Any:
     """List the runs of a thread, the latest first."""
     require(call, thread_id)
-    codec = table_of(call).handle.codec
-    found = [each.describe(codec) for each in runs_on(call, thread_id)]
-    wanted = [each for each in found if status in (None, _STATUSES[each.state])]
+    wanted = [each for each in runs_on(call, thread_id) if status in (None, _STATUSES[each.state])]
     chosen = [select] if isinstance(select, str) else select
     return [describe_run(each, chosen) for each in wanted[offset : offset + limit]]
 
@@ -530,8 +585,7 @@ def cancel_runs(
         raise InvalidError("nothing says which runs", hint="Name a thread, or a status")
     if thread_id is not None:
         require(call, thread_id)
-        codec = table_of(call).handle.codec
-        found: Sequence[Run] = [each.describe(codec) for each in runs_on(call, thread_id)]
+        found: Sequence[Run] = runs_on(call, thread_id)
     else:
         found = [*call.store.runs.list(state="queued").all(), *call.store.runs.list(state="running").all()]
     wanted = [

@@ -7,27 +7,23 @@ it is copied, backed up, encrypted, erased and deleted with the thread, and whoe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 from uuid import uuid4
 
-from holdfast.agents.runs.parts import runs_of
-from holdfast.agents.runs.record import QUEUED, RUNNING, StoredRun
-from holdfast.agents.runs.table import RunTable
-from holdfast.backends.runtime.drivers import run
+from holdfast.agents.runs.parts import RunReader
+from holdfast.agents.runs.record import QUEUED, RUNNING, Run
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.namespaces import split_name, thread_name
-from holdfast.engine.row_format import Line
 from holdfast.engine.types import Checkpoint
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.langgraph.client_runs import interrupt_json, to_command
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
 from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, Order, has_entries, page_of
 from holdfast.interfaces.langgraph_server.routes import ClientCall
 from holdfast.interfaces.langgraph_server.shapes import state_json
-from holdfast.security.handle import owner_handle
 
 THREADS = RouteTable()
 
@@ -103,12 +99,26 @@ def describe_thread(call: ClientCall, thread: str, *, values: bool = True) -> Ob
     return found
 
 
+@contextmanager
+def of_graph(thread: str) -> Iterator[None]:
+    """Turn errors that the code of a graph raises, or LangGraph about what a client sent, into errors of the caller."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        what = f"the graph cannot do that with the state of the thread: {type(error).__name__}: {str(error)[:300]}"
+        raise InvalidError(what, where=f"thread {thread!r}"[:100]) from error
+
+
 def graph_of(call: ClientCall, thread: str, given: Mapping[str, Any] | None = None) -> Any:
     """Return the graph that was last run on a thread; the only one that is served, if none was."""
     if given is None:
         record = record_of(call, thread)
         given = {} if record is None else record.state
     name = given.get("metadata", {}).get("graph_id")
+    if name is None:
+        name = next((each.graph for each in runs_on(call, thread) if each.graph in call.graphs), None)
     if name is None and len(call.graphs.names) != 1:
         raise InvalidError(
             "no graph was run on the thread by a client, so nothing says how its state is read",
@@ -127,15 +137,9 @@ def require(call: ClientCall, thread: str) -> None:
             raise NotFoundError("there is no such thread", where=f"thread {thread!r}"[:100]) from None
 
 
-def table_of(call: ClientCall) -> RunTable:
-    """Return the runs of the store. Rights are the caller's to check."""
-    return RunTable(owner_handle(call.service.store))
-
-
-def runs_on(call: ClientCall, thread: str) -> list[StoredRun]:
+def runs_on(call: ClientCall, thread: str) -> list[Run]:
     """Return the runs of a thread, which the caller may read, the latest first."""
-    table = table_of(call)
-    return run(runs_of(table, Line(table.tenant, thread)))
+    return RunReader(call.service.store).runs_of(thread)
 
 
 def create_record(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> bool:
@@ -193,7 +197,9 @@ def create_thread(
             ]
             for step in supersteps
         ]
-        graph_of(call, thread).bulk_update_state({"configurable": {"thread_id": thread}}, steps)
+        graph = graph_of(call, thread)
+        with of_graph(thread):
+            graph.bulk_update_state({"configurable": {"thread_id": thread}}, steps)
     return describe_thread(call, thread)
 
 
@@ -259,11 +265,12 @@ def _found(
         if metadata and not has_entries({} if record is None else record.state.get("metadata", {}), metadata):
             continue
         try:
-            found = describe_thread(call, name, values=needs_values)
+            try:
+                found = describe_thread(call, name, values=needs_values)
+            except InvalidError:  # its state is of no graph that is served
+                found = describe_thread(call, name, values=False)
         except (NotFoundError, CorruptError):
             continue  # it was deleted meanwhile; or is left to `verify`
-        except InvalidError:
-            found = describe_thread(call, name, values=False)
         if status in (None, found["status"]) and has_entries(found["values"] or {}, values):
             yield found
 
@@ -350,7 +357,9 @@ def _state(
     call: ClientCall, thread: str, checkpoint: Object | str | None, subgraphs: bool, select: list[str] | None
 ) -> Any:
     require(call, thread)
-    found = graph_of(call, thread).get_state(place(thread, checkpoint), subgraphs=subgraphs)
+    graph, where = graph_of(call, thread), place(thread, checkpoint)
+    with of_graph(thread):
+        found = graph.get_state(where, subgraphs=subgraphs)
     if checkpoint is not None and not (found.config or {}).get("configurable", {}).get("checkpoint_id"):
         raise NotFoundError("the thread has no such checkpoint", where=f"thread {thread!r}"[:100])
     if checkpoint is not None and found.created_at is None:
@@ -393,7 +402,8 @@ def update_state(
     """Change the state of a thread as a node would; after an earlier checkpoint, a branch begins there."""
     require(call, thread_id)
     graph, after = graph_of(call, thread_id), place(thread_id, checkpoint_id or checkpoint)
-    made = graph.update_state(after, values, as_node=as_node)
+    with of_graph(thread_id):
+        made = graph.update_state(after, values, as_node=as_node)
     where = made["configurable"]
     named = {"thread_id": thread_id, "checkpoint_ns": where.get("checkpoint_ns", ""), "checkpoint_map": None}
     return {"checkpoint": {**named, "checkpoint_id": where["checkpoint_id"]}, "configurable": where}
@@ -417,7 +427,7 @@ def get_history(
         if not before
         else place(thread_id, before.get("configurable", before) if isinstance(before, dict) else before)
     )
-    found = graph_of(call, thread_id).get_state_history(
-        place(thread_id, checkpoint), limit=limit, before=earlier, filter=metadata or None
-    )
+    graph, after = graph_of(call, thread_id), place(thread_id, checkpoint)
+    with of_graph(thread_id):
+        found = list(graph.get_state_history(after, limit=limit, before=earlier, filter=metadata or None))
     return [state_json(each, thread_id, select) for each in found]
