@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -264,6 +265,9 @@ def apply_patch(tree: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
     return root[""]
 
 
+_INDEX = re.compile("0|[1-9][0-9]*")
+
+
 def _token(text: str) -> str:
     return text.replace("~1", "/").replace("~0", "~")
 
@@ -271,7 +275,7 @@ def _token(text: str) -> str:
 def _key(node: Any, token: str, path: str) -> Any:
     if type(node) is dict and token in node:
         return token
-    if type(node) is list and token.isdecimal() and int(token) < len(node):
+    if type(node) is list and _INDEX.fullmatch(token) and int(token) < len(node):
         return int(token)
     raise _misfit("the value to change does not exist", path)
 
@@ -287,7 +291,7 @@ def _add(node: Any, token: str, value: Any, path: str) -> None:
         node[token] = value
     elif type(node) is list and token in ("-", str(len(node))):
         node.append(value)
-    elif type(node) is list and token.isdecimal() and int(token) < len(node):
+    elif type(node) is list and _INDEX.fullmatch(token) and int(token) < len(node):
         node.insert(int(token), value)
     else:
         raise _misfit("a value cannot be added there", path)

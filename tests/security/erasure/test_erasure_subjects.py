@@ -90,3 +90,25 @@ def test_policies_leave_the_name_of_a_subject(tmp_path: Path) -> None:
         report = store.erasure.erase("ada@example.org")
         assert {"threads", "artifacts", "agents", "session records"} <= report.erased.keys()
         assert remains(store, b"ada@") == 0
+
+
+@pytest.mark.parametrize("assigned", [True, False], ids=["set", "named in metadata"])
+def test_an_agents_steps_signals_and_timers_are_its_subjects(store: holdfast.Store, assigned: bool) -> None:
+    agent = Notes().attach(store, "ag-1")
+    if not assigned:
+        agent.metadata["subject"] = "u-1"
+    agent.start()
+    agent.once("k-1", lambda text: f"planted {text}", "argument")
+    store.agents.signal("ag-1", "approval", "planted signal")
+    agent.timers.set("later", "7d", value="planted timer")
+    agent.stop()
+    if assigned:
+        store.erasure.set_subject("u-1", "ag-1", kind="agent")
+    assert remains(store, b"planted") >= 3
+    store.erasure.erase("u-1")
+    assert remains(store, b"planted") == 0
+    assert list(store.agents.steps("ag-1").signals()) == []
+    again = Notes().attach(store, "ag-1")
+    again.start()
+    assert again.once("k-1", lambda text: f"new {text}", "argument") == "new argument"
+    again.stop()

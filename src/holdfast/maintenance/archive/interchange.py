@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from holdfast.backends.interface import Ensure
-from holdfast.backends.tables import LINES
+from holdfast.backends.interface import Ensure, Get
+from holdfast.backends.tables import LINES, REFS
 from holdfast.codec.json_codec import from_json, is_mark, to_json
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import Position
@@ -29,6 +29,7 @@ from holdfast.engine.model.steps import ANSWERED, RECORDED, PendingWriteRow, Ste
 from holdfast.engine.namespaces import rename_line, root_of, split_name, thread_name
 from holdfast.engine.row_format import AT_HEAD, Line, StepRef, check_name, info_row, readable
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.subject_names import MIXED
 from holdfast.engine.types import Progress, to_datetime, to_time
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history.branches import check_branch_name
@@ -38,7 +39,8 @@ from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.archive.export import ExportReport, scratch_store
 from holdfast.maintenance.archive.format import ArchiveFile, ArchiveReader, ArchiveWriter
 from holdfast.maintenance.archive.import_ import ImportReport, ImportSelection
-from holdfast.maintenance.erasure.reapply import apply_ledger
+from holdfast.maintenance.erasure.finder import read_subjects, set_subject, tenant_key
+from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.security.audit import thread_audit
 
 VERSION = 1
@@ -47,6 +49,7 @@ _PAGE = 32
 """The number of checkpoints that are read together."""
 SAVE = "save"
 _NOT_EXCHANGED = (RECORDED, ANSWERED)
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzinfo=UTC)
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -66,6 +69,8 @@ class HistoryThread(HistoryLine, tag="thread"):
 
     thread: str
     namespace: str = ""
+    subject: str = ""
+    """The person that was set for it or for all of its tenant: so an erasure is known to be about it."""
 
 
 class HistoryWrite(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -74,7 +79,7 @@ class HistoryWrite(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     task: str
     channel: str
     value: Any
-    number: int = 0
+    number: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     path: str = ""
 
 
@@ -90,7 +95,7 @@ class HistoryCheckpoint(HistoryLine, tag="checkpoint"):
     """A checkpoint, with a whole state or the patch of the state before it in the file."""
 
     id: str
-    time: datetime
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
     parent: str | None = None
     merged: list[str] = []
     branch: str = ""
@@ -200,7 +205,7 @@ async def export_history(
 
 
 async def _thread_lines(engine: Engine, line: Line) -> AsyncIterator[HistoryLine]:
-    yield HistoryThread(*split_name(line.name))
+    yield HistoryThread(*split_name(line.name), subject=await _subject_of(engine, line))
     rows = await engine.lines.history(line, bodies=False)
     points = sorted(map(StepRef.of, rows), key=lambda point: (point.time, point.branch, point.seq))
     branches = await engine.lines.branches(line)
@@ -228,6 +233,14 @@ async def _thread_lines(engine: Engine, line: Line) -> AsyncIterator[HistoryLine
         tags=dict(await engine.lines.refs(line, TAG)),
         labels=list(await engine.lines.refs(line, LABEL)),
     )
+
+
+async def _subject_of(engine: Engine, line: Line) -> str:
+    """Return the person that was set for a thread, or for all of its tenant."""
+    (rows,) = await engine.context.backend.read([Get(REFS, [tenant_key(line.tenant)])])
+    whole = str(rows[0].columns[0]) if rows else ""
+    subject = (await read_subjects(engine, [line])).get(line, whole)
+    return whole if subject == MIXED else subject
 
 
 async def _describe(
@@ -377,7 +390,7 @@ class HistoryImporter:
                 if self._thread is None or record.checkpoints != self._count:
                     raise InvalidError(f"there are {self._count} checkpoints, and the end says {record.checkpoints}")
                 if self._target is not None:
-                    await self._end(record, self._target.line)
+                    await self._end(record, self._target.line, self._thread.subject)
                 self._thread = self._target = None
 
     async def _begin(self, record: HistoryThread) -> _Target | None:
@@ -417,10 +430,16 @@ class HistoryImporter:
         for each in record.patch or ():
             if (each.value is msgspec.UNSET) is not (each.op == "remove"):
                 raise InvalidError(f"an operation {each.op!r} with the wrong members", where=each.path)
-        self._state.apply([msgspec.structs.asdict(each) for each in record.patch or ()])
+        try:
+            self._state.apply([msgspec.structs.asdict(each) for each in record.patch or ()])
+        except ConflictError as error:  # it is about the file, not about what the store has
+            raise InvalidError(str(error), where=f"checkpoint {record.id}") from error
 
     async def _import(self, record: HistoryCheckpoint, target: _Target, size: int) -> None:
         line = target.line
+        if not _FIRST <= record.time < _LAST:
+            where = f"checkpoint {record.id}, {record.time.isoformat()}"
+            raise InvalidError("the time of a checkpoint must be in the years from 1970 to 2261", where=where)
         metadata = from_json(record.metadata)
         packed = [
             PendingWriteRow(
@@ -432,6 +451,8 @@ class HistoryImporter:
             )
             for each in record.writes
         ]
+        if len({(each.task, each.place) for each in packed}) < len(packed):
+            raise InvalidError("two writes of a task have one number", where=f"checkpoint {record.id}")
         if reserved := {each.channel for each in packed} & {*_NOT_EXCHANGED}:
             raise InvalidError(f"the name {min(reserved)!r} of a channel is reserved")
         existing = await self._find(self._store, line, record.id)
@@ -561,9 +582,15 @@ class HistoryImporter:
             for each in expected
         )
 
-    async def _end(self, record: HistoryEnd, line: Line) -> None:
+    async def _end(self, record: HistoryEnd, line: Line, subject: str) -> None:
         """Add the names of a thread, and remove what was erased since it was exported."""
         engine = self._engine
+        named = [*record.branches.items(), *record.tags.items(), *record.labels]
+        for name, id in named:
+            if await self._find(engine, line, id) is None:
+                raise InvalidError(f"the file has no checkpoint {id!r} of the thread", where=f"thread {line}, {name}")
+        if MAIN.name in record.branches:
+            raise InvalidError("the branch main has checkpoints of its own", where=f"thread {line}")
         known = {each.name for each in await engine.lines.branches(line)}
         for name, id in record.branches.items():
             if name not in known:
@@ -577,8 +604,12 @@ class HistoryImporter:
                     self._done[line] = True
         if self._done[line]:
             await refresh_status(engine, line, is_new=True)
-            if engine is self._store:
-                await apply_ledger(engine, line.tenant, lines={line})
+            if subject and not await read_subjects(engine, [line]):
+                await set_subject(engine, root_of(line), subject)
+            erased = None if engine is self._store else await read_ledger(self._store, line.tenant)
+            await apply_ledger(engine, line.tenant, erased, lines={line})
+            if await engine.lines.load_tip(line) is None:
+                del self._done[line]  # it was erased here
 
 
 def _equal(a: bytes, b: bytes) -> bool:

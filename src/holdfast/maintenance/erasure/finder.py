@@ -122,6 +122,8 @@ class SubjectFinder:
             await self._add_candidates(created, steps)
         names = sorted(created, key=lambda line: line.name)
         assigned = await read_subjects(self._engine, names)
+        for line in [each for each in assigned if each.name.startswith(AGENTS) and assigned[each] != MIXED]:
+            assigned.setdefault(steps_of(line), assigned[line])  # its durable steps, signals and timers are theirs, too
         agents = await self._agent_subjects([line for line in names if line.name.startswith(AGENTS)])
         threads: dict[Line, list[Line]] = {}
         for line in names:
