@@ -116,6 +116,49 @@ def test_a_right_that_is_revoked_meanwhile_is_not_used(store: Store, monkeypatch
     assert store.runs.get(run.id).state == "queued"
 
 
+def test_a_workflow_of_an_identity_that_is_frozen_begins_no_further_step(store: Store) -> None:
+    ran = list[int]()
+
+    @holdfast.step
+    def count(number: int) -> int:
+        ran.append(number)
+        if number == 2 and ran.count(2) == 1:
+            store.access.freeze("user:ada", reason="it is odd")
+        return number
+
+    @holdfast.workflow
+    def count_all() -> list[int]:
+        return [count(number) for number in range(4)]
+
+    run = store.as_identity(user="ada").runs.submit(None, graph="count_all")
+    store.worker(count_all).run_due()
+    stored = store.runs.get(run.id)
+    assert (stored.state, stored.error_code) == ("queued", "identity-frozen")
+    assert [(each.key, each.state) for each in store.runs.steps(run.id)][-1][1] == "done", "it was under way"
+    assert ran == [0, 1, 2]
+    store.access.unfreeze("user:ada")
+    with store.worker(count_all):
+        assert store.runs.wait(run.id, timeout=30).state == "done"
+    assert ran == [0, 1, 2, 3]
+
+
+def test_a_run_makes_no_other_thread_its_submitters(store: Store) -> None:
+    first = store.thread("shared").put({"log": ["of the owner"]})
+    store.access.set_owner("shared", "user:ben")
+    store.access.grant("user:ada", ["read", "write"], thread="shared")
+    ada = store.as_identity(user="ada").runs
+    for thread in ("shared", "ada-1"):
+        ada.submit(thread, {"log": ["planted"]}, graph="chain")
+    store.worker(chain(*logging_nodes(2))).run_due()
+    assert "planted" in store.thread("shared").get().state["log"]
+    store.erasure.erase("ada")
+    assert [each.thread for each in store.threads()] == ["shared"]
+    assert store.thread("shared").get(at=first).state["log"] == ["of the owner"]
+    assert all(
+        "planted" not in repr(store.thread("shared").get(at=each.id).state) for each in store.thread("shared").log()
+    )
+
+
 def test_what_a_frozen_identity_submitted_waits_and_stores_nothing(store: Store) -> None:
     ada, ran = store.as_identity(user="ada").runs, list[str]()
 

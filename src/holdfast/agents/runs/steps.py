@@ -43,6 +43,7 @@ from holdfast.backends.tables import REFS
 from holdfast.codec import msgpack
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.engine import Engine
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.run_rows import RECORD
@@ -193,7 +194,7 @@ class RunSteps:
         """Return the next attempt at a step, which is known to have ended without a result, or to be repeated."""
         now = self._table.context.clock()
         begun = msgspec.structs.replace(step, attempts=step.attempts + 1, started=step.started or now)
-        await self._put(begun)
+        await self._put(begun, self.held.claim.also)  # what was begun before the submitter was frozen has a result
         return begun
 
     async def end(self, begun: StoredStep, result: Any) -> None:
@@ -232,12 +233,15 @@ class RunSteps:
         finally:
             self._is_ending.release()
 
-    async def _put(self, step: StoredStep) -> None:
-        """Store a step. The store is asked until it answers, since what the function did is known only here."""
+    async def _put(self, step: StoredStep, also: Preconditions | None = None) -> None:
+        """Store a step, on further conditions. The store is asked until it answers, since what the function did is
+        known only here."""
         claim = self.held.claim
         row = step_row(self.held.line, self.held.stored.id, step, self._table.context.clock())
-        batch: list[Change] = [claim.condition(), Put(REFS, row)]
+        batch: list[Change] = [claim.condition(), *(await also(False) if also else ()), Put(REFS, row)]
         if await until_answered(lambda: self._table.context.apply(batch), claim.life) is not None:
+            if also is not None:
+                await also(True)
             raise claim.lost()
         if self._known is not None:
             self._known[step.key] = step

@@ -37,7 +37,7 @@ def submitter_conditions(handle: StoreHandle, actor: str) -> Preconditions | Non
             if rows:
                 raise DeniedError(
                     f"{actor} is frozen, which submitted the run",
-                    hint="The store's owner can unfreeze it; then retry the run",
+                    hint="The store's owner can unfreeze it; the run waits for that, and goes on",
                     code="identity-frozen",
                 )
         return [condition]

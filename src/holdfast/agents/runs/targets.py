@@ -16,7 +16,6 @@ from holdfast.agents.runs.steps import Workflow, protected
 from holdfast.agents.runs.table import HandOver, HeldRun, RunTable
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.namespaces import split_name
-from holdfast.engine.subject_names import subject_of_name
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.thread_status import read_status
 from holdfast.security.handle import HasHandle
@@ -77,8 +76,8 @@ class GraphTarget:
     def _config(self, held: HeldRun) -> dict[str, Any]:
         thread, _ = split_name(held.stored.thread)
         metadata = {"run": held.stored.id}
-        if subject := subject_of_name(held.stored.submitter):
-            metadata["subject"] = subject  # what is saved for a person is erased with that person's data
+        if held.stored.submitter:
+            metadata["actor"] = held.stored.submitter  # what is saved for a person is erased with that person's data
         return {"configurable": {"thread_id": thread}, "metadata": metadata}
 
     async def _given(self, table: RunTable, held: HeldRun) -> Any:
