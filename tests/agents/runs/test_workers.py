@@ -15,6 +15,7 @@ from langgraph.graph import END, START, StateGraph
 import holdfast
 from holdfast import Store
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import ClaimLostError, InvalidError
 from tests.agents.runs.graphs import Log, asking, chain, logging_nodes
 
@@ -276,3 +277,37 @@ def test_what_a_worker_could_never_do_is_refused(store: Store) -> None:
             store.runs.submit("t", None, **arguments)
     with pytest.raises(InvalidError, match="cursor"):
         store.runs.list(cursor="zz")
+
+
+def test_what_is_asked_of_the_store_from_submit_to_start_and_by_an_idle_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a round trip to a server. By the clock, an idle worker looks once in `look_every`, which is a second, and
+    once in ten seconds for what waits: 1.1 requests a second."""
+    asked, at_start = list[str](), list[list[str]]()
+    for name in ("read", "apply"):
+        original = getattr(SQLiteBackend, name)
+
+        async def counted(self: SQLiteBackend, *args: Any, _name: str = name, _original: Any = original) -> Any:
+            asked.append(_name)
+            return await _original(self, *args)
+
+        monkeypatch.setattr(SQLiteBackend, name, counted)
+
+    @holdfast.workflow
+    def note() -> None:
+        at_start.append(asked[:])
+
+    with holdfast.open(tmp_path / "a.db") as store:
+        worker = store.worker(note)
+        for _ in range(2):  # the first one fills caches
+            asked.clear()
+            store.runs.submit(None, graph=note)
+            submitted = asked[:]
+            asked.clear()
+            worker.run_due()
+        assert submitted == ["read", "apply"]
+        assert at_start[-1] == ["read", "read", "read", "apply"]  # for what waits, for what is due, the run, its claim
+        asked.clear()
+        assert [run(worker.look()) for _ in range(20)] == [1.0] * 20
+        assert asked == ["read"] * 20

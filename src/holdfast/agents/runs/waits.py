@@ -48,6 +48,8 @@ async def settle_some(table: RunTable, after: str) -> str:
     """Settle some of the runs that wait, after one with an id. Returns after which one to go on, which is empty at the
     end."""
     found, last = await table.waiting(after)
+    if not found:
+        return last
     lines = [Line(table.tenant, each.thread) for each in found]
     (rows,) = await table.context.backend.read([Get(REFS, [key for line in lines for key in status_keys(line)])])
     for each, line in zip(found, lines, strict=True):
