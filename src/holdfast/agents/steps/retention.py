@@ -25,6 +25,7 @@ from holdfast.engine.guard import Permit, both_preconditions
 from holdfast.engine.namespaces import agent_of
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import Line
+from holdfast.engine.run_rows import place_removals, record_scan
 from holdfast.errors import DeniedError
 from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
@@ -173,7 +174,9 @@ async def delete_agent(handle: StoreHandle, id: str, unchanged: Sequence[Change]
             if last is None:
                 raise line.not_found_error()
             timers = await row_removals(handle.engine, steps)
-            return [*unchanged, Expect(STEPS, (*line.line, last.branch, last.seq + 1), None), *timers]
+            (runs,) = await handle.engine.context.backend.read([record_scan(line.line)])
+            end = Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)
+            return [*unchanged, end, *timers, *place_removals(runs)]
 
         guards, steps = both_preconditions(permit.guards, require_unchanged), StepLine(line).line
         lines = [line.line, *([steps] if await handle.engine.lines.load_tip(steps) is not None else [])]
