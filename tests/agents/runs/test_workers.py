@@ -284,7 +284,7 @@ def test_what_is_asked_of_the_store_from_submit_to_start_and_by_an_idle_worker(
 ) -> None:
     """Each is a round trip to a server. By the clock, an idle worker looks once in `look_every`, which is a second, and
     once in ten seconds for what waits: 1.1 requests a second."""
-    asked, at_start = list[str](), list[list[str]]()
+    asked, submitted, at_start = list[str](), list[str](), list[list[str]]()
     for name in ("read", "apply"):
         original = getattr(SQLiteBackend, name)
 

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from holdfast.agents.runs.limits import ALL, NoRoom
 from holdfast.agents.runs.record import FAILED, QUEUED, WAITING, FoundRun, Run, StoredRun
@@ -31,9 +31,10 @@ from holdfast.agents.runs.waits import settle_some
 from holdfast.agents.runs.wake import Bell
 from holdfast.agents.steps.once import Retry
 from holdfast.agents.storage.record import error_text
+from holdfast.backends.runtime.background import TaskWork, ThreadWork
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.heartbeat import Heartbeat
-from holdfast.backends.runtime.threads import WorkerPool, WorkerThread
+from holdfast.backends.runtime.threads import WorkerPool
 from holdfast.engine import validation
 from holdfast.engine.claims import CLAIM_SECONDS
 from holdfast.engine.guard import Authority, acting
@@ -290,13 +291,14 @@ class _WorkerBase:
             _log.error("run %s: its end could not be recorded: %s", held.stored.id, error, exc_info=error)
 
 
-class Worker(_WorkerBase):
+class Worker(ThreadWork, _WorkerBase):
     """Does runs in threads: `work` until `stop`, or in a `with` block."""
+
+    name, title, log = "holdfast-worker", "worker", _log
 
     def __init__(self, store: HasHandle, *graphs: Any, **options: Any) -> None:
         super().__init__(store, *graphs, **options)
         self._bell: Bell | None = None
-        self._thread: WorkerThread | None = None
         self._pool = WorkerPool("holdfast-run", self._concurrency)
         self._idle = threading.Condition()
 
@@ -324,26 +326,9 @@ class Worker(_WorkerBase):
             with self._idle:
                 self._idle.wait_for(lambda: not self._active)
 
-    def start(self) -> Self:
-        """Work in threads of their own."""
-        if self._thread is not None:
-            raise InvalidError("this worker is working already")
-        self._stopped = False
-        self._thread = WorkerThread("holdfast-worker", self.work, daemon=False)
-        return self
-
-    def stop(self, *, wait: bool = True) -> None:
-        """Stop. What is being run is handed over before its next step. Without `wait` this returns at once, as a signal
-        handler must."""
-        self._stopped = True
+    def _wake(self) -> None:
         if self._bell is not None:
             self._bell.ring()
-        if wait and self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _is_over(self) -> bool:
-        return self._stopped or not threading.main_thread().is_alive()
 
     def _start(self, held: HeldRun) -> None:
         self._pool.start(lambda: contextvars.Context().run(self._do, held))
@@ -378,21 +363,15 @@ class Worker(_WorkerBase):
                 raise
             return self._after_error(held, error)
 
-    def __enter__(self) -> Self:
-        return self.start()
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.stop()
-
-
-class AsyncWorker(_WorkerBase):
+class AsyncWorker(TaskWork, _WorkerBase):
     """Does runs in tasks: `await worker.work()`, or in an `async with` block."""
+
+    name, title = "holdfast-worker", "worker"
 
     def __init__(self, store: HasHandle, *graphs: Any, **options: Any) -> None:
         super().__init__(store, *graphs, **options)
-        self._task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._woken = asyncio.Event()
 
     async def work(self) -> None:
         """Do runs until `stop`; those that are being done are handed over at a step."""
@@ -421,22 +400,6 @@ class AsyncWorker(_WorkerBase):
                 with suppress(NotImplementedError):
                     loop.remove_reader(each)
             bell.close()
-
-    def start(self) -> Self:
-        """Work in a new task."""
-        if self._task is not None:
-            raise InvalidError("this worker is working already")
-        self._stopped = False
-        self._task = asyncio.get_running_loop().create_task(self.work(), name="holdfast-worker")
-        return self
-
-    async def stop(self) -> None:
-        """Stop. What is being run is handed over before its next step."""
-        self._stopped = True
-        self._woken.set()
-        task, self._task = self._task, None
-        if task is not None:
-            await task
 
     def _start(self, held: HeldRun) -> None:
         task = asyncio.get_running_loop().create_task(self._do(held), context=contextvars.Context())
@@ -472,9 +435,3 @@ class AsyncWorker(_WorkerBase):
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 return self._after(Outcome(QUEUED))  # the program ends
             return self._after_error(held, error)
-
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.stop()

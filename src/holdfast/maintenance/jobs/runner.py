@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Self
 
+from holdfast.backends.runtime.background import TaskWork, ThreadWork
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.engine.types import Progress
@@ -28,7 +28,6 @@ from holdfast.errors import (
     ConflictError,
     CorruptError,
     HoldfastError,
-    InvalidError,
     NotFoundError,
     TransientError,
 )
@@ -92,8 +91,8 @@ class _RunnerBase:
     def _prepare(self) -> None:
         """Create what the runner waits with."""
 
-    def _stopping(self) -> bool:
-        return self._stopped
+    def _is_over(self) -> bool:
+        raise NotImplementedError
 
     async def round(self) -> float:
         """Run the jobs that are due, one after another. Returns the seconds until the next check."""
@@ -102,7 +101,7 @@ class _RunnerBase:
                 await self._table.add_default()
                 self._has_default = True
             for job in await self._table.due():
-                if self._stopping():
+                if self._is_over():
                     break
                 await self._run(job)
             return await self._pause()
@@ -130,7 +129,7 @@ class _RunnerBase:
     async def _run(self, job: Job) -> None:
         try:
             end = await run_job(
-                self._table, job.name, only_due=True, progress=self._progress, stopping=self._stopping, life=self._life
+                self._table, job.name, only_due=True, progress=self._progress, stopping=self._is_over, life=self._life
             )
         except (JobNotDue, NotFoundError):
             return  # another ran it, or it was removed
@@ -165,12 +164,12 @@ def _log_end(end: RunEnd) -> None:
         _log.info("job %s: %s %s", name, outcome, end.run.summary)
 
 
-class JobRunner(_RunnerBase):
+class JobRunner(ThreadWork, _RunnerBase):
     """Runs jobs in a thread: this one with `work`, or one of its own with `start` or a `with` block."""
 
+    name, title, log = "holdfast-jobs", "runner of jobs", _log
+
     def _prepare(self) -> None:
-        self._thread: WorkerThread | None = None
-        self._failure: BaseException | None = None
         # Queues and not events: they may be rung from a signal handler.
         self._wakeup: SimpleQueue[None] = SimpleQueue()
         self._timers_wakeup: SimpleQueue[None] = SimpleQueue()
@@ -182,9 +181,9 @@ class JobRunner(_RunnerBase):
         working.set()
         timers = WorkerThread("holdfast-timers", self._work_on_timers, working, daemon=False)
         try:
-            while not self._stopping():
+            while not self._is_over():
                 pause = run(self.round())
-                while pause > 0 and not self._stopping():
+                while pause > 0 and not self._is_over():
                     nap = min(pause, _LONGEST_NAP)
                     try:
                         self._wakeup.get(timeout=nap)
@@ -196,7 +195,7 @@ class JobRunner(_RunnerBase):
             timers.join()
 
     def _work_on_timers(self, working: threading.Event) -> None:
-        while working.is_set() and not self._stopping():
+        while working.is_set() and not self._is_over():
             with suppress(Empty):
                 self._timers_wakeup.get(timeout=run(self.fire_timers()))
 
@@ -205,92 +204,31 @@ class JobRunner(_RunnerBase):
         run(self.fire_timers())
         run(self.round())
 
-    def start(self) -> Self:
-        """Work in a thread of its own. It ends with `stop`, and when the program does: then between two steps of a job,
-        which is run again by the next runner."""
-        if self._thread is not None:
-            raise InvalidError("this runner is running already")
-        self._stopped = False
-        self._thread = WorkerThread("holdfast-jobs", self._work_in_thread, daemon=False)
-        return self
-
-    def stop(self, *, wait: bool = True) -> None:
-        """Stop; a running job stops between two of its steps. Without `wait` this returns at once, as a signal handler
-        must. An error of the thread is raised."""
-        self._stopped = True
+    def _wake(self) -> None:
         self._wakeup.put(None)
         self._timers_wakeup.put(None)
-        thread = self._thread
-        if wait and thread is not None and not thread.is_current:
-            thread.join()
-            self._thread = None
-            failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
-
-    def _work_in_thread(self) -> None:
-        try:
-            self.work()
-        except BaseException as error:  # noqa: BLE001 - stop() raises it
-            _log.error("the runner of jobs ended: %s", error)
-            self._failure = error
-
-    def _stopping(self) -> bool:
-        # Python waits for this thread at the end of the program, so it must notice that.
-        return self._stopped or not threading.main_thread().is_alive()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.stop()
 
 
-class AsyncJobRunner(_RunnerBase):
+class AsyncJobRunner(TaskWork, _RunnerBase):
     """Runs jobs in a task: `await runner.work()`, or an `async with` block."""
 
-    def _prepare(self) -> None:
-        self._task: asyncio.Task[None] | None = None
-        self._woken = asyncio.Event()
+    name, title = "holdfast-jobs", "runner of jobs"
 
     async def work(self) -> None:
         """Run jobs when they are due, until `stop`. Timers have a task of their own: a job may take hours."""
         timers = asyncio.create_task(self._work_on_timers(), name="holdfast-timers")
         try:
-            while not self._stopping():
+            while not self._is_over():
                 await self._nap(await arun(self.round()))
         finally:
             timers.cancel()
             await asyncio.wait([timers])
 
     async def _work_on_timers(self) -> None:
-        while not self._stopping():
+        while not self._is_over():
             await self._nap(await arun(self.fire_timers()))
 
     async def _nap(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-
-    def start(self) -> Self:
-        """Work in a new task."""
-        if self._task is not None:
-            raise InvalidError("this runner is running already")
-        self._stopped = False
-        self._woken.clear()
-        self._task = asyncio.get_running_loop().create_task(self.work(), name="holdfast-jobs")
-        return self
-
-    async def stop(self) -> None:
-        """Stop; a running job stops between two of its steps."""
-        self._stopped = True
-        self._woken.set()
-        task, self._task = self._task, None
-        if task is not None:
-            await task
-
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.stop()
