@@ -167,6 +167,9 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("twi~1", NotFoundError, "Did you mean 'twig'"),
     ("twig-", InvalidError, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
     ("3ab", NotFoundError, "has 4 characters or more"),
+    ("7", NotFoundError, "Step 7 is '#7'"),
+    ("14:05", NotFoundError, r"The last one by a time is '@\{14:05\}'"),
+    ("yesterday~1", NotFoundError, r"'@\{yesterday\}'"),
 ]
 
 

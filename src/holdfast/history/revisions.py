@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Get, Query, Scan
@@ -36,6 +36,9 @@ from holdfast.time_parser import parse_time
 
 _SHORTEST = 4
 """The fewest characters of an abbreviated id."""
+
+_LONGEST_STEP = 8
+"""Decimals that are longer are no numbers of steps."""
 
 _LISTED = 6
 """How many matching checkpoints an error lists."""
@@ -190,6 +193,10 @@ class Revisions:
         hint = "log() and branches() list them"
         if near:
             hint = f"Did you mean {' or '.join(map(repr, near))}?"
+        elif base.isdecimal() and len(base) < _LONGEST_STEP:
+            hint = f"Step {int(base)} is '#{int(base)}'; {hint}"
+        elif _is_time(base):
+            hint = f"The last one by a time is '@{{{base}}}'; {hint}"
         elif len(base) < _SHORTEST:
             hint += f"; an abbreviated id has {_SHORTEST} characters or more"
         return NotFoundError(
@@ -304,6 +311,14 @@ def _ambiguous(text: str, prefix: str, points: Sequence[StepRef]) -> InvalidErro
     ids = ", ".join(f"{point.id} ({point.kind}, {_format_time(point.time)})" for point in points[:_LISTED])
     more = ", and more" if len(points) > _LISTED else ""
     return _invalid(f"several ids start with {prefix!r}: {ids}{more}", text, 0, "Write more characters")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text, datetime.now(UTC))
+    except InvalidError:
+        return False
+    return True
 
 
 def _format_time(time: int) -> str:
