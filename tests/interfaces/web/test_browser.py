@@ -152,6 +152,13 @@ def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, brows
             assert page.locator(".row[data-id='c']").count() == 0
             page.locator("[data-live]").click()
             page.wait_for_selector(".row[data-id='c']")
+            page.goto(f"{served.url}/threads/live/a")  # an earlier step says what follows it
+            page.wait_for_selector(".facts >> text=#0 of 2")
+            store.thread("live").put({"messages": [{"role": "user", "content": "fourth"}]}, id="d")
+            page.wait_for_selector(".facts >> text=#0 of 3")
+            page.wait_for_selector("[data-counts]:not(.bar) >> text=4 steps")
+            assert page.locator(".slider input[type=range]").get_attribute("max") == "3"
+            assert page.locator(".said").first.inner_text() == "first"
             own.close()
 
 

@@ -116,8 +116,7 @@ async function show(address, push = true) {
     enableCopying(panel);
     const now = bar();
     if (now) document.title = now.dataset.title ?? document.title;
-    const counts = document.querySelector("[data-counts]:not(.bar)");
-    if (counts && now?.dataset.counts) counts.textContent = now.dataset.counts;
+    showCounts(now);
     if (push) window.history.pushState(null, "", address);
     select(now?.dataset.id ?? "");
     if (before === now?.dataset.id) panel.querySelector(".content")?.scrollTo(0, top);
@@ -129,6 +128,28 @@ async function show(address, push = true) {
     clearTimeout(slow);
     if (push) leaving -= 1;
     if (mine === asked) panel.classList.remove("busy");
+  }
+}
+
+/** Show above the history how many steps and branches there are. @param {HTMLElement | null} now */
+function showCounts(now) {
+  const counts = document.querySelector("[data-counts]:not(.bar)");
+  if (counts && now?.dataset.counts) counts.textContent = now.dataset.counts;
+}
+
+/** Show what later steps change of an earlier one: how many follow, and how large the thread is. Not for an identity,
+ * whose reads are recorded. */
+async function refreshFacts() {
+  const shown = bar();
+  if (!panel || !shown || !workspace?.hasAttribute("data-ahead")) return;
+  const part = await fragment(location.href, "step");
+  const now = part.querySelector(".bar");
+  if (!(now instanceof HTMLElement) || now.dataset.id !== shown.dataset.id || bar() !== shown) return;
+  showCounts(now);
+  for (const place of [".facts", ".slider"]) {
+    const before = panel.querySelector(place);
+    const after = part.querySelector(place);
+    if (before && after && !before.contains(document.activeElement)) before.replaceWith(document.importNode(after, true));
   }
 }
 
@@ -367,6 +388,7 @@ document.addEventListener("holdfast:changes", async (event) => {
   steps.clear();
   const following = location.pathname === base && !leaving && !document.querySelector(".editing");
   if (following) await show(location.href, false);
+  else await refreshFacts().catch(() => {});  // the next change shows them
   reload();
 });
 
