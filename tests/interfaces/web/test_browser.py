@@ -258,6 +258,20 @@ def test_a_view_is_accessible_and_fits(page: Any, served: ServedStore) -> None:
     assert check_layout(page) <= 0
 
 
+_SMALL = """() => [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, summary, textarea")]
+    .map((each) => each.matches("[type=checkbox], [type=radio]") ? each.closest("label") ?? each : each)
+    .filter((each) => {
+        const {width, height} = each.getBoundingClientRect(), style = getComputedStyle(each);
+        const shown = width && height && style.visibility !== "hidden";
+        return shown && !(each.matches("a") && style.display === "inline") && (width < 24 || height < 24);
+    }).map((each) => each.outerHTML.slice(0, 120))"""
+
+
+def check_targets(page: Any) -> list[str]:
+    """What one clicks on, and is smaller than 24 pixels; links within a text may be."""
+    return list(page.evaluate(_SMALL))
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
@@ -272,6 +286,7 @@ def test_every_view_in_both_themes_and_widths(
         page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"))
         assert check_layout(page) <= 0, name
         assert check_accessible(page) == [], name
+        assert check_targets(page) == [], name
     context.close()
 
 

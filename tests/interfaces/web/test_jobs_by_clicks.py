@@ -292,6 +292,16 @@ def test_delete_ticked_threads_by_keys(person: Person, writable: ServedStore) ->
     assert list(writable.store.threads(prefix="trash-")) == []
 
 
+def test_a_key_opens_the_actions_and_escape_gives_the_focus_back(person: Person) -> None:
+    person.page.goto(f"{person.page.url}threads/chat-1")
+    person.page.wait_for_selector(".row")
+    person.page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
+    person.page.keyboard.press("a")
+    person.page.wait_for_function("() => document.activeElement.matches('.menu[open] a')")
+    person.page.keyboard.press("Escape")
+    person.page.wait_for_function("() => document.activeElement.matches('.menu:not([open]) > summary')")
+
+
 def test_run_a_job_now(person: Person, writable: ServedStore) -> None:
     before = len(writable.store.jobs.get("nightly").runs)
     person.click(".rail >> text=Jobs")

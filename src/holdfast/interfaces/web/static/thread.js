@@ -364,7 +364,11 @@ document.addEventListener("keydown", (event) => {
     if (dialog instanceof HTMLDialogElement) { event.preventDefault(); dialog.showModal(); dialog.querySelector("input")?.select(); }
   } else if (event.key === "f") press("[data-act=fork]");
   else if (event.key === "e") press("[data-act=edit]");
-  else if (event.key === "a") press(".menu > summary");
+  else if (event.key === "a") {
+    const menu = document.querySelector(".menu > summary");
+    if (menu instanceof HTMLElement) menu.focus({ preventScroll: true });  // what opens takes it from there
+    press(".menu > summary");
+  }
   else if (event.key === "x") { const box = current?.querySelector(".tick input"); if (box instanceof HTMLElement) box.click(); }
   else if (/^[1-6]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
   else if (event.key === "Escape") setInspecting(false);
