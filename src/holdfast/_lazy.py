@@ -59,18 +59,38 @@ def exports(
             return import_module(f"{package}.{name}")
         module = table.get(name)
         if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise _unknown_name(package, name, submodules, public)
         return load(module, name)
 
     return public, get, lambda: sorted(public)
+
+
+def _unknown_name(package: str, name: str, modules: Collection[str], public: Collection[str]) -> AttributeError:
+    """Return the error for a name that a package does not have, which says where it is."""
+    what = f"module {package!r} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(what, name=name)
+    from difflib import get_close_matches
+
+    if name in ("HoldfastSaver", "HoldfastStore"):
+        return AttributeError(f"{what}: from holdfast.langgraph import {name}", name=name)
+    if name == "connect":
+        return AttributeError(f"{what}: holdfast.open(url) opens a store", name=name)
+    for module in modules:
+        if name in dir(import_module(f"{package}.{module}")):
+            return AttributeError(f"{what}: from {package}.{module} import {name}", name=name)
+    near = get_close_matches(name, public, 1, 0.7)
+    return AttributeError(f"{what}. Did you mean {package}.{near[0]}?" if near else what, name=name)
 
 
 def missing_extra(extra: str, error: ImportError) -> Exception:
     """Return the error for a failed import: which extra to install, unless the cause is in this package."""
     if (error.name or "").startswith("holdfast"):
         return error
+    from holdfast._hints import install
+
     return ConfigError(
         f"this needs {error.name}, which is not installed" if error.name else f"a driver cannot be used: {error}",
-        hint=f'Install it with: pip install "holdfast[{extra}]"',
+        hint=install(extra),
         code="not-installed",
     )

@@ -163,7 +163,7 @@ except ConfigError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"needs {missing}" in done.stdout
-    assert "holdfast[testing]" in done.stdout
+    assert ".[testing]" in done.stdout
 
 
 # What other processes do

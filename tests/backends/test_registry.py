@@ -115,6 +115,6 @@ def test_a_missing_extra_says_which_to_install() -> None:
     extras = ["postgres", *["mongodb"] * 2, *["redis"] * 2, *["objects"] * 3, "postgres", "redis", "objects"]
     assert [line.replace("bson", "pymongo") for line in done.stdout.splitlines()] == [
         f"not-installed this needs {drivers[extra]}, which is not installed. "
-        f'Install it with: pip install "holdfast[{extra}]"'
+        f'Install it, in a clone of Holdfast, with: pip install ".[{extra}]"'
         for extra in extras
     ]

@@ -19,6 +19,7 @@ from itertools import repeat
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
+from holdfast._hints import instead_of_saving
 from holdfast.codec import class_lookup
 from holdfast.codec.tags import Tag
 from holdfast.errors import UnsupportedError
@@ -515,7 +516,8 @@ def plan_for(cls: type, *, unnamed: bool = False) -> ObjectPlan:
         short = ref.rpartition(":")[2].rpartition(".")[2]
         raise UnsupportedError(
             f"a {ref} object cannot be saved: {reason or 'it holds more than its fields'}",
-            hint=f"Register it with holdfast.register({short}, dump=…, load=…), or save its data instead",
+            hint=instead_of_saving(ref)
+            or f"Register it with holdfast.register({short}, dump=…, load=…), or save its data instead",
         )
     return plan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast._hints import as_dict
 from holdfast.engine.row_format import check_name
 from holdfast.errors import InvalidError
 
@@ -15,7 +16,8 @@ _LARGEST = 2**63 - 2
 def require_mapping(value: object, what: str) -> Mapping[Any, Any]:
     """Require a dict, or another mapping."""
     if not isinstance(value, Mapping):
-        raise InvalidError(f"the {what} must be a dict, not {type(value).__name__}", where=repr(value)[:80])
+        hint = as_dict(value) if what == "state" else ""
+        raise InvalidError(f"the {what} must be a dict, not {type(value).__name__}", where=repr(value)[:80], hint=hint)
     return value
 
 
@@ -32,7 +34,7 @@ def require_names(values: object, what: str) -> list[str]:
 def require_several(values: object, what: str) -> Iterable[Any]:
     """Require a list or another iterable; not a string, whose letters would be taken one by one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidError(f"{what} must be a list, not {type(values).__name__}", where=repr(values)[:80])
+        raise InvalidError(f"the {what} must be in a list, not {type(values).__name__}", where=repr(values)[:80])
     return values
 
 

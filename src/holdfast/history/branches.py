@@ -92,7 +92,9 @@ def check_branch_name(name: str, line: Line) -> str:
         raise InvalidError("the name of a branch cannot be empty", where=f"thread {line}")
     if name != MAIN.name and is_reserved(name):
         raise InvalidError(
-            f"{name!r} is a reserved revision, and cannot be the name of a branch", where=f"thread {line}"
+            f"{name!r} is a reserved revision, and cannot be the name of a branch",
+            where=f"thread {line}",
+            hint="Use another name",
         )
     return name
 

@@ -63,7 +63,7 @@ async def find_step(engine: Engine, line: Line, at: Revision) -> StepRef:
         )
     if isinstance(at, int) and at < 0:
         raise InvalidError(
-            f"the number of a step must be 0 or more, not {at}", hint=f"{-at} steps back is 'HEAD~{-at}'"
+            f"the number of a step must be 0 or more, not {at}", hint=f"So many steps back is 'HEAD~{-at}'"
         )
     return await Revisions(engine, line).find(f"#{at}" if isinstance(at, int) else at)
 
@@ -229,6 +229,7 @@ class Revisions:
                 if suffix.kind == "#"
                 else f"there {_count(point.depth)} before {text[: suffix.column] or 'HEAD'!r}",
                 where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
+                hint="See log()",
             )
         position = Position(point.branch, point.seq - (point.depth - depth))
         if position.seq < 0:

@@ -540,7 +540,7 @@ def test_arguments_are_checked(store: holdfast.Store, tmp_path: Path, monkeypatc
     monkeypatch.setattr(process, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="lupa") as missing:
         Sandbox("lua", store)
-    assert "holdfast[scripts]" in missing.value.hint
+    assert ".[scripts]" in missing.value.hint
 
 
 # Backups ------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast._hints import install
 from holdfast.agents.snapshots.header import Kind
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.backends.interface import BlockingCall
@@ -231,6 +232,6 @@ def _require(module: str) -> None:
     if find_spec(module) is None:
         raise ConfigError(
             f"snapshots of this kind need {module}, which is not installed",
-            hint="Install it with: pip install 'holdfast[snapshots]'",
+            hint=install("snapshots"),
             code="not-installed",
         )

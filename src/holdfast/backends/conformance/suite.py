@@ -16,15 +16,14 @@ or left out where a class names it in `lacks`.
 
 from __future__ import annotations
 
+from holdfast._hints import install
 from holdfast.errors import ConfigError
 
 try:
     import hypothesis  # noqa: F401 - to report early that it is missing
     import pytest
 except ImportError as error:
-    raise ConfigError(
-        f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
-    ) from error
+    raise ConfigError(f"the conformance suite needs {error.name}", where=__name__, hint=install("testing")) from error
 
 from holdfast.backends.conformance.changes import ChangeFeed
 from holdfast.backends.conformance.histories import Histories

@@ -50,6 +50,7 @@ _CALLS = {
     "threads()": "holdfast threads",
     "branches()": "holdfast branch",
     "sessions.list()": "holdfast session list",
+    "store.jobs.list()": "holdfast jobs",
     "store.agents.list()": "holdfast agent list",
     "keys()": "holdfast state list",
     "thread.history()": "holdfast log -p",

@@ -290,7 +290,7 @@ def new(session: CliContext, name: str | None, source: str | None, to: str | Non
 def test(session: CliContext, examples: int, module: str | None) -> None:
     """Run every migration, and every way between two versions, on generated states: up, down, and timed.
 
-    Ends with exit code 6 if one fails. Needs `pip install 'holdfast[testing]'`.
+    Ends with exit code 6 if one fails. Needs the extra `testing`.
     """
     from holdfast._lazy import load, missing_extra
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice
-from textwrap import wrap
 from typing import IO, Any, Self
 
 import click
@@ -181,6 +180,8 @@ class Output:
         while page := list(islice(rows, _PAGE)):
             widths = self.table(heads, page, widths=widths, **options)
         if left_out := [head for head, width in zip(heads, widths, strict=False) if not width]:
+            from textwrap import wrap  # not needed where there is room
+
             note = f"(no room for {', '.join(left_out)}: widen the terminal, or give --json)"
             for line in wrap(note, self.columns or len(note)):
                 self.line(self.style(line, "dim"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast._hints import install
 from holdfast.backends.interface import Delete
 from holdfast.backends.tables import REFS
 from holdfast.backends.urls import redacted_url
@@ -91,7 +92,7 @@ async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey:
     except ImportError as missing:
         raise ConfigError(
             "certificates need cryptography, which is not installed",
-            hint="pip install 'holdfast[encryption]'",
+            hint=install("encryption"),
             code="not-installed",
         ) from missing
     return await signing_key(engine, tenant)

@@ -50,6 +50,6 @@ def explain(code: str) -> Explanation:
     name = code.strip().lower().replace("_", "-")
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, 3) or [each for each in known if name and name in each][:3]
+    near = get_close_matches(name, known, 3, 0.7) or [each for each in known if name and name in each][:3]
     hint = f"Did you mean {', '.join(near)}?" if near else "`holdfast explain` lists all"
     raise NotFoundError(f"there is no code {code!r}", hint=hint)

@@ -62,7 +62,7 @@ class JobTable:
         """Return a job. `NotFoundError` if there is none."""
         found = await self.find(check_name(name, "name of a job"))
         if found is None:
-            raise NotFoundError(f"there is no job {name!r}", hint="See which there are: Jobs.list(), or holdfast jobs")
+            raise NotFoundError(f"there is no job {name!r}", hint="See store.jobs.list()")
         return found
 
     async def all(self) -> list[Job]:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from holdfast._hints import install
 from holdfast.errors import ConfigError
 from holdfast.security.sensitive.formats import BETWEEN
 
@@ -200,7 +201,7 @@ def _siv(key: bytes) -> AESSIV:
     except ImportError as missing:
         raise ConfigError(
             "tokens need cryptography, which is not installed",
-            hint="pip install 'holdfast[encryption]'",
+            hint=install("encryption"),
             code="not-installed",
         ) from missing
     return AESSIV(key)
