@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 _SAVE = "put(state)"
 _LOAD = "get().state"
 
@@ -37,6 +34,12 @@ CHECKPOINT_WORDS = dict.fromkeys(
     ("values", "value", "channel_values", "content", "data", "messages"), "checkpoint.state"
 )
 """What people look for on a checkpoint."""
+
+OPENING_WORDS = dict.fromkeys(
+    ("thread", "threads", "state", "close", "sessions", "agents", "maintenance", "access", "transaction"),
+    "after `await`: store = await holdfast.aopen(url)",
+)
+"""What people look for on what `aopen` returns, which is to be awaited."""
 
 _NOT_SAVED = {
     "builtins:coroutine": "Await it, and save what it returns",
@@ -78,14 +81,3 @@ def as_dict(value: object) -> str:
 def install(extra: str) -> str:
     """Return how an extra is installed. There is no release yet: from a clone."""
     return f'Install it, in a clone of Holdfast, with: pip install ".[{extra}]"'
-
-
-def unknown_attribute(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
-    """Return a `__getattr__` for a class, which says what is called how here."""
-
-    def get(self: Any, name: str) -> Any:
-        what = f"{type(self).__name__!r} object has no attribute {name!r}"
-        meant = "" if name.startswith("_") else words.get(name, "")
-        raise AttributeError(f"{what}. Here it is {meant}" if meant else what, name=name, obj=self)
-
-    return get

@@ -83,6 +83,17 @@ def _unknown_name(package: str, name: str, modules: Collection[str], public: Col
     return AttributeError(f"{what}. Did you mean {package}.{near[0]}?" if near else what, name=name)
 
 
+def unknown_attribute(words: str) -> Callable[[Any, str], Any]:
+    """Return a `__getattr__` for a class, which says what is called how here, by a table of `_hints`."""
+
+    def get(self: Any, name: str) -> Any:
+        what = f"{type(self).__name__!r} object has no attribute {name!r}"
+        meant = "" if name.startswith("_") else load("holdfast._hints", words).get(name, "")
+        raise AttributeError(f"{what}. Here it is {meant}" if meant else what, name=name, obj=self)
+
+    return get
+
+
 def missing_extra(extra: str, error: ImportError) -> Exception:
     """Return the error for a failed import: which extra to install, unless the cause is in this package."""
     if (error.name or "").startswith("holdfast"):

@@ -19,7 +19,6 @@ from itertools import repeat
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
-from holdfast._hints import instead_of_saving
 from holdfast.codec import class_lookup
 from holdfast.codec.tags import Tag
 from holdfast.errors import UnsupportedError
@@ -513,6 +512,8 @@ def plan_for(cls: type, *, unnamed: bool = False) -> ObjectPlan:
     )
     plan = None if reason else _build_plan(cls, ref)
     if plan is None:
+        from holdfast._hints import instead_of_saving  # for mistakes alone
+
         short = ref.rpartition(":")[2].rpartition(".")[2]
         raise UnsupportedError(
             f"a {ref} object cannot be saved: {reason or 'it holds more than its fields'}",

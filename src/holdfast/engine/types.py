@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias, cast
 import msgspec
 
 from holdfast._fields import Hidden, Internal, Label, computed
-from holdfast._hints import CHECKPOINT_WORDS, unknown_attribute
+from holdfast._lazy import unknown_attribute
 from holdfast.backends.interface import Capabilities
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
 from holdfast.engine.thread_status import ThreadState
@@ -81,7 +81,7 @@ class Checkpoint(msgspec.Struct, Generic[S], frozen=True):
     """The id of the event that caused it; empty for none."""
 
     if not TYPE_CHECKING:  # a type checker knows better
-        __getattr__ = unknown_attribute(CHECKPOINT_WORDS)
+        __getattr__ = unknown_attribute("CHECKPOINT_WORDS")
 
         def __getitem__(self, key: object) -> Any:
             raise TypeError(f"a checkpoint is not the state: checkpoint.state[{key!r}]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast._hints import as_dict
 from holdfast.engine.row_format import check_name
 from holdfast.errors import InvalidError
 
@@ -16,6 +15,8 @@ _LARGEST = 2**63 - 2
 def require_mapping(value: object, what: str) -> Mapping[Any, Any]:
     """Require a dict, or another mapping."""
     if not isinstance(value, Mapping):
+        from holdfast._hints import as_dict  # for mistakes alone
+
         hint = as_dict(value) if what == "state" else ""
         raise InvalidError(f"the {what} must be a dict, not {type(value).__name__}", where=repr(value)[:80], hint=hint)
     return value

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from holdfast._hints import unknown_attribute
-from holdfast._lazy import load, missing_extra
+from holdfast._lazy import load, missing_extra, unknown_attribute
 from holdfast.backends.config import encryption_settings, redaction_settings, store_url
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
@@ -154,9 +153,6 @@ def configured_encryption(name: str | os.PathLike[str] | None) -> Encryption | N
     return Encryption.from_settings(settings)
 
 
-_USED_FIRST = ("thread", "threads", "state", "close", "sessions", "agents", "maintenance", "access", "transaction")
-
-
 class _Opening:
     """Opens an `AsyncStore` when it is awaited, or entered with `async with`."""
 
@@ -165,7 +161,7 @@ class _Opening:
         self._store: AsyncStore | None = None
 
     if not TYPE_CHECKING:  # a type checker knows better
-        __getattr__ = unknown_attribute(dict.fromkeys(_USED_FIRST, "after `await`: store = await holdfast.aopen(url)"))
+        __getattr__ = unknown_attribute("OPENING_WORDS")
 
     def __await__(self) -> Generator[Any, Any, AsyncStore]:
         return arun(self._opening).__await__()

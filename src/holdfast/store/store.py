@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from holdfast._hints import STORE_WORDS, unknown_attribute
+from holdfast._lazy import unknown_attribute
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, arun, operation, run, sync_or_async
 from holdfast.backends.urls import redacted_url
@@ -81,7 +81,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         super().__init__(StoreHandle(engine, tenant))
 
     if not TYPE_CHECKING:  # a type checker knows better
-        __getattr__ = unknown_attribute(STORE_WORDS)
+        __getattr__ = unknown_attribute("STORE_WORDS")
 
         def __getitem__(self, key: object) -> Any:
             raise TypeError(f"a store is no dict: store.thread({key!r}).get().state, or store.state(agent={key!r})")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, is_typeddict
 
-from holdfast._hints import THREAD_WORDS, unknown_attribute
+from holdfast._lazy import unknown_attribute
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
@@ -67,7 +67,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return f"<{type(self).__name__} {self.name!r}>"
 
     if not TYPE_CHECKING:  # a type checker knows better
-        __getattr__ = unknown_attribute(THREAD_WORDS)
+        __getattr__ = unknown_attribute("THREAD_WORDS")
 
         def __getitem__(self, key: object) -> Any:
             read, write = f"thread.get().state[{key!r}]", f"thread.update({{{key!r}: …}})"
