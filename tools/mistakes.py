@@ -116,7 +116,7 @@ def _of_command(typed: str, folder: Path) -> Answer:
 
 def _plain(text: str) -> str:
     """Return a text for a cell of a table: in one line, and the same in every folder."""
-    text = _FOLDER.sub("/home/ada", " ".join(text.split())).replace(f"{Client.__module__}:", "app:")
+    text = _FOLDER.sub("~/agents", " ".join(text.split())).replace(f"{Client.__module__}:", "app:")
     return re.sub(r"0x[0-9a-f]+", "0x…", text).replace("|", "\\|")
 
 

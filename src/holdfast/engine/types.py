@@ -83,9 +83,6 @@ class Checkpoint(msgspec.Struct, Generic[S], frozen=True):
     if not TYPE_CHECKING:  # a type checker knows better
         __getattr__ = unknown_attribute("CHECKPOINT_WORDS")
 
-        def __getitem__(self, key: object) -> Any:
-            raise TypeError(f"a checkpoint is not the state: checkpoint.state[{key!r}]")
-
     @classmethod
     def from_step(cls, line: Line, info: StepInfo, codec: Codec, state: Any = None) -> Checkpoint:
         """Return the checkpoint that a step of a thread's line is."""
