@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+import holdfast
+from holdfast.errors import InvalidError
 from tools import mistakes
 
 _SAYS_HOW = re.compile(r"\bmust\b|\bat least\b|\bat most\b|Did you mean|Choose from|: from holdfast")
@@ -36,3 +38,14 @@ def test_what_is_no_mistake_is_noticed() -> None:
         list(mistakes.rewritten("| `thread.get()` | | |"))
     with pytest.raises(AssertionError, match="is no mistake"):
         list(mistakes.rewritten("| `holdfast threads` | | |"))
+
+
+def test_a_state_that_is_a_model_is_answered_with_model_dump() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    plan = pydantic.create_model("Plan", goal=(str, "tides"))
+    with holdfast.open("memory://") as store:
+        thread = store.thread("chat-1")
+        with pytest.raises(InvalidError, match=r"the state must be a dict, not Plan .* state\.model_dump\(\)"):
+            thread.put(plan())
+        thread.put(plan().model_dump())
+        assert plan.model_validate(thread.get().state) == plan()
