@@ -66,15 +66,15 @@ class Work(NamedTuple):
 
     call: Callable[[holdfast.Store, pathlib.Path], object]
     on: str = "threads"
-    """The store: `threads` as it is; a `copy` of it; `encrypted`, a store of its own."""
+    """The store: `threads` as it is; a `copy` of it; or one of its own: `encrypted`, or with one `long` thread."""
     after: str = ""
     """The operation whose result it needs."""
     prepare: Callable[[holdfast.Store, pathlib.Path], object] | None = None
     """What is done before, and not measured."""
 
 
-ENCRYPTED = 100_000
-"""The most threads of an encrypted store: making one takes ten times as long."""
+MOST = {"encrypted": 100_000, "long": 100_000}
+"""The most threads of an encrypted store, and checkpoints of a long thread: making them takes ten times as long."""
 
 
 def _drop(_: object) -> None:
@@ -113,6 +113,14 @@ def _clear_backups(_: holdfast.Store, folder: pathlib.Path) -> None:
 def _change(store: holdfast.Store, _: pathlib.Path) -> None:
     for number in range(100):
         store.thread(thread_of(number * 7)).update({"changed": time.time_ns()})
+
+
+def _save_long(store: holdfast.Store, checkpoints: int) -> None:
+    """Save a thread of many checkpoints."""
+    for start in range(0, checkpoints, 500):
+        with store.transaction() as together:
+            for number in range(start, min(start + 500, checkpoints)):
+                together.put("long", {"n": number, "text": f"word{number % 97} " * 20}, metadata={"n": number % 10})
 
 
 def _schemas() -> SchemaSet:
@@ -165,6 +173,12 @@ WORK: dict[str, Work] = {
     "prune, a hundredth of the threads": Work(
         lambda store, _: store.maintenance.prune(keep_within="99d", each=_drop), "copy"
     ),
+    "prune plan by number, one thread of as many checkpoints": Work(
+        lambda store, _: store.maintenance.prune("long", keep_last=100, dry_run=True, each=_drop), "long"
+    ),
+    "prune plan by metadata, one thread of as many checkpoints": Work(
+        lambda store, _: store.maintenance.prune("long", keep_where="meta.n:7", dry_run=True, each=_drop), "long"
+    ),
     "delete stale, plan": Work(lambda store, _: store.maintenance.delete_stale("updated<99d", dry_run=True)),
     "holds": Work(lambda store, _: store.maintenance.holds()),
     "heads": Work(lambda store, folder: store.maintenance.heads().save(folder / "heads.json")),
@@ -215,7 +229,7 @@ def store_for(work: Work, folder: pathlib.Path, size: int) -> pathlib.Path:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         with _open(part / made.name) as store:
-            fill(store, size)
+            (_save_long if made.stem == "long" else fill)(store, size)
         for each in sorted(part.iterdir(), key=lambda each: each.suffix == ".db"):
             each.rename(folder / each.name)
         print(f"{size:,} threads made in {time.process_time() - start:.0f} s of CPU: {made.stem}", file=sys.stderr)
@@ -287,7 +301,7 @@ def measure(
         for name in names:
             work, before = WORK[name], (known or {}).get(name, {})
             stopped |= {name} if any(each.cpu is None for of, each in before.items() if of <= size) else set()
-            if {name, work.after} & stopped or size in before or (work.on == "encrypted" and size > ENCRYPTED):
+            if {name, work.after} & stopped or size in before or size > MOST.get(work.on, size):
                 continue
             if work.after and not _result(work.after, folder).exists():
                 if cost_of(work.after, folder, size, seconds).cpu is None:
@@ -332,7 +346,7 @@ _GROWTH = 3
 """How many times as long an operation takes with the most threads as with the fewest, if it looks at every thread."""
 
 
-_ROW, _NAMES, _WIDTH, _GAP, _TOP = 16, 260, 330, 40, 58
+_ROW, _NAMES, _WIDTH, _GAP, _TOP = 16, 340, 330, 40, 58
 """The places in the plot: the height of a row, the widths of names, of each of two parts and of margins; the top."""
 _COLOURS = ("#9ecae1", "#4292c6", "#08306b")
 
