@@ -420,7 +420,8 @@ def record(name: str, size: int, cost: Cost) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = stored_figures()
         found.setdefault(name, {})[size] = cost
-        ordered = {each: dict(sorted(found[each].items())) for each in WORK if each in found}
+        names = dict.fromkeys([*WORK, *found])  # also what another version measures
+        ordered = {each: dict(sorted(found[each].items())) for each in names if each in found}
         _replace(OUTPUT, json.dumps(ordered, indent=1) + "\n")
         write_documents()
     finally:

@@ -59,6 +59,7 @@ def test_the_table_says_what_was_stopped_and_what_has_a_rate() -> None:
 def test_the_documents_have_the_figures_that_were_measured() -> None:
     """`python -m benchmarks.scale --draw` writes both."""
     found = scale.stored_figures()
+    assert found.keys() <= WORK.keys()
     page = scale.PAGE.read_text(encoding="utf-8")
     assert page_of(found, page) == page
     assert scale.PLOT.read_text(encoding="utf-8") == plot_of(found)
@@ -81,13 +82,15 @@ def test_a_figure_is_recorded_beside_those_of_others(tmp_path: Path, monkeypatch
         monkeypatch.setattr(scale, name, tmp_path / path)
     scale.record("heads", 1000, Cost(0.5, 60.0))
     scale.record("status", 1_000_000, Cost(0.1, 46.0))
+    scale.record("later", 1000, Cost(0.2, 50.0))
     scale.record("heads", 1_000_000, Cost(None, None))
     found = scale.stored_figures()
+    assert found.pop("later") == {1000: Cost(0.2, 50.0)}, "of a newer version of the command"
     assert found == {
         "status": {1_000_000: Cost(0.1, 46.0)},
         "heads": {1000: Cost(0.5, 60.0), 1_000_000: Cost(None, None)},
     }
-    assert page.read_text() == f"before\n{scale.BEGIN}\n\n{table_of(found)}\n\n{scale.END}\nafter\n"
+    assert page.read_text() == f"before\n{scale.BEGIN}\n\n{table_of(scale.stored_figures())}\n\n{scale.END}\nafter\n"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["page.md", "scale.json", "scale.svg"]
 
 
