@@ -123,7 +123,11 @@ class PartLog:
         key = (*parts_prefix(self._held.line, id), f"{parts[-1].number:012d}")
         row = Row(key, ("", self._table.context.clock()), body)
         batch: list[Change] = [claim.condition(), Put(REFS, row)]
+        if claim.also is not None:  # the submitter is not frozen
+            batch += await claim.also(False)
         if await until_answered(lambda: self._table.context.apply(batch), claim.life) is not None:
+            if claim.also is not None:
+                await claim.also(True)
             raise claim.lost()
 
 
