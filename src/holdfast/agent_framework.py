@@ -51,8 +51,7 @@ class HoldfastCheckpointStorage:
     """
 
     def __init__(self, store: AnyStore) -> None:
-        require_store(store, "a storage of checkpoints")
-        self._store: Any = store
+        self._store = require_store(store, "a storage of checkpoints")
         self._workflows: dict[str, str] = {}
         """The workflows of checkpoints that were seen."""
 
@@ -154,9 +153,8 @@ class HoldfastHistoryProvider(HistoryProvider):
     """
 
     def __init__(self, store: AnyStore, source_id: str = "holdfast", **options: Any) -> None:
-        require_store(store, "a provider of histories")
+        self._store = require_store(store, "a provider of histories")
         super().__init__(source_id, **options)
-        self._store: Any = store
 
     async def get_messages(self, session_id: str | None, **_: Any) -> list[Message]:
         """Return the messages of a session."""

@@ -28,14 +28,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig, ListSessi
 from google.genai import types
 
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.interfaces.conversations import (
-    MESSAGES,
-    AnyStore,
-    ConversationThread,
-    call,
-    list_threads,
-    require_store,
-)
+from holdfast.interfaces.conversations import MESSAGES, AnyStore, ConversationThread, call, list_threads, require_store
 from holdfast.interfaces.peer_sessions import adk_name
 from holdfast.state import Append
 
@@ -86,8 +79,7 @@ class HoldfastSessionService(BaseSessionService):
     """
 
     def __init__(self, store: AnyStore) -> None:
-        require_store(store, "a service of sessions")
-        self._store: Any = store
+        self._store = require_store(store, "a service of sessions")
 
     async def create_session(
         self,
@@ -228,8 +220,7 @@ class HoldfastArtifactService(BaseArtifactService):
     """
 
     def __init__(self, store: AnyStore) -> None:
-        require_store(store, "a service of artifacts")
-        self._store: Any = store
+        self._store = require_store(store, "a service of artifacts")
 
     async def save_artifact(
         self,
@@ -372,8 +363,7 @@ class HoldfastMemoryService(BaseMemoryService):
     """
 
     def __init__(self, store: AnyStore) -> None:
-        require_store(store, "a memory")
-        self._store: Any = store
+        self._store = require_store(store, "a memory")
 
     async def add_session_to_memory(self, session: Session) -> None:
         """Add the events of a session that are not in the memory yet."""

@@ -35,14 +35,7 @@ from pydantic_ai.tools import AgentDepsT
 
 from holdfast.agents.runs.steps import RunSteps, current_steps, step
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.interfaces.conversations import (
-    MESSAGES,
-    AnyStore,
-    ConversationThread,
-    call,
-    list_threads,
-    require_store,
-)
+from holdfast.interfaces.conversations import MESSAGES, AnyStore, ConversationThread, call, list_threads, require_store
 from holdfast.state import Append
 
 __all__ = ["HoldfastConversationStore", "HoldfastDurability"]
@@ -101,8 +94,7 @@ class HoldfastConversationStore(ConversationStore):
     """
 
     def __init__(self, store: AnyStore) -> None:
-        require_store(store, "a store of conversations")
-        self._store: Any = store
+        self._store = require_store(store, "a store of conversations")
         self._owners: dict[str, str] = {}
         """The conversations of entries that were seen last."""
         self._latest: _Stored | None = None

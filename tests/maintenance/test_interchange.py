@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import io
 import json
+import random
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.servers.places import DURABLE, place
 from tests.support.kills import MOMENTS, kill_at_write, run_in_child
-from tests.support.nightly import examples, mostly_nightly
+from tests.support.nightly import by_day, by_night, examples, mostly_nightly
 
 MESSAGES = [{"role": "user", "content": f"question {number} ü"} for number in range(40)]
 
@@ -241,25 +243,30 @@ def test_an_import_that_ended_goes_on(tmp_path: Path) -> None:
         assert not other.maintenance.verify().findings
 
 
+@pytest.mark.time_limit(240)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_an_import_that_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    """By day three times, by night at ten random moments of a longer import."""
     file, url, killed = tmp_path / "f.jsonl", str(tmp_path / "new.db"), 0
+    writes = random.Random(48).choices(range(1, 12), k=10) if by_night() else [7, 7, 7]
     with holdfast.open("memory://") as store:
         fill(store)
+        for number in range(by_day(120, 0)):
+            store.thread("long").append("messages", {"role": "user", "content": f"{number} " * 20})
         store.maintenance.export(file, format="jsonl")
-        for moment in MOMENTS:
+        for number, moment in zip(writes, cycle(MOMENTS), strict=False):
 
-            def work(_: Any, moment: Any = moment) -> None:
-                kill_at_write(7, moment)
+            def work(_: Any, number: int = number, moment: Any = moment) -> None:
+                kill_at_write(number, moment)
                 with holdfast.open(url) as target:
                     target.maintenance.import_(file, format="jsonl")
 
             killed += run_in_child(work)[1]
-        assert killed == len(MOMENTS)
+        assert killed == len(writes)
         with holdfast.open(url) as target:
             target.maintenance.import_(file, format="jsonl")
-            for name in ("chat", "second"):
-                assert identical(history(target, name), history(store, name))
+            for info in store.threads():
+                assert identical(history(target, info.thread), history(store, info.thread))
             assert not target.maintenance.verify().findings
 
 

@@ -18,12 +18,13 @@ MESSAGES = "messages"
 """The channel of a conversation."""
 
 
-def require_store(store: object, what: str) -> None:
-    """Raise `InvalidError` if this is no open store."""
+def require_store(store: object, what: str) -> Any:
+    """Return a store, whose operations are awaited or not. `InvalidError` if this is no open store."""
     if not isinstance(store, Store | AsyncStore | IdentityView | AsyncIdentityView):
         raise InvalidError(
             f"{what} needs an open store, not {type(store).__name__}", hint="Pass what holdfast.open returned"
         )
+    return store
 
 
 async def call(operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
