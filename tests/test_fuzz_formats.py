@@ -28,6 +28,7 @@ from hypothesis import settings
 from msgspec.msgpack import encode
 
 import holdfast
+from holdfast.agents.runs import parts as run_parts
 from holdfast.agents.runs.record import StoredRun, decode_place
 from holdfast.agents.runs.steps import StoredStep as StepOfRun
 from holdfast.agents.steps.records import RecordedStep, StoredStep
@@ -68,7 +69,7 @@ def fuzz_durable_step(data: bytes) -> None:
 def fuzz_run(data: bytes) -> None:
     """The record of a run, of a step of one, and of a row that leads to one: as they are, and in an envelope."""
     for body in (data, wrap(data)):
-        for read in (StoredRun.of, StepOfRun.of, decode_place):
+        for read in (StoredRun.of, StepOfRun.of, decode_place, run_parts._parts_of):
             with contextlib.suppress(HoldfastError):
                 read(Row(KEY, (), body))
 
@@ -76,7 +77,8 @@ def fuzz_run(data: bytes) -> None:
 def run_bodies() -> list[bytes]:
     run = StoredRun("id", "t", "graph", "queued", 1, 0, b"input", 3)
     step = StepOfRun("1 f", "f", b"digest", "done", 1, 1, b"result")
-    return [encode(each) for each in (run, step, ("t", "token"))]
+    parts = [run_parts.Part(1, "values", b"{}")]
+    return [encode(each) for each in (run, step, ("t", "token"), parts)]
 
 
 def fuzz_object(data: bytes) -> None:

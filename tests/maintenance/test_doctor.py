@@ -82,7 +82,7 @@ def test_all_parts_of_a_composition_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_opened_is_the_finding(tmp_path: Path) -> None:
-    (tmp_path / "other.db").write_bytes(b"this is no database at all" * 100)
+    (tmp_path / "other.db").write_bytes(bytes(range(256)) * 10)
     found = of(doctor(f"sqlite:///{tmp_path}/other.db"), "store-opens")
     assert (found.level, "[corrupt]" in found.found) == (CheckLevel.PROBLEM, True)
     assert found.remedy

@@ -63,7 +63,7 @@ def test_a_copy_that_was_away_is_purged_when_it_has_caught_up(
     with holdfast.open(url) as store:
         plant_few(store)
     (tmp_path / "remote.db").rename(tmp_path / "away.db")
-    (tmp_path / "remote.db").write_bytes(b"no database" * 500)
+    (tmp_path / "remote.db").write_bytes(bytes(range(256)) * 20)
     with holdfast.open(f"{url}&drain=0.1") as store:
         report = store.erasure.erase("u-1")
         assert report.certificate is not None
