@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pydantic
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -224,6 +225,7 @@ def check_versions(chain: tuple[dict[str, Any], list[Operation]]) -> None:
     assert schemas.migrate_aside("x", up.state, up.aside, newest, "1").state == state
 
 
+@pytest.mark.time_limit(240)  # some 200 migrations with functions: seconds alone, a minute where twenty others run
 def test_up_and_down_again_gives_the_original() -> None:
     generated.clear()
     effective.clear()
