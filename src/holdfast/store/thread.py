@@ -728,6 +728,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 class Thread(SyncApi, ThreadOperations[S]):
     """A thread of a `Store`: its operations return when they are done."""
 
+    def _repr_html_(self) -> str:
+        from holdfast._views import html_listing
+
+        try:
+            return html_listing(self.log(), repr(self))
+        except NotFoundError:
+            return html_listing((), repr(self))
+
 
 class AsyncThread(AsyncApi, ThreadOperations[S]):
     """A thread of an `AsyncStore`: its operations are awaited."""

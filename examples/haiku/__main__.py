@@ -3,7 +3,7 @@
 Where a model would be, a script writes, so that it needs neither key nor network. The agent stops after two poems, is
 brought back by its id from the store, knows what was said, and goes on with the third.
 
-    python -m examples.agents.haiku
+    python -m examples.haiku
 
 It prints the poems, and what the agent remembers after it was brought back.
 """

@@ -1,6 +1,6 @@
 """A LangGraph agent that remembers people across conversations.
 
-    python -m examples.agents.remembering_graph
+    python -m examples.remembering_graph
 
 Its checkpoints and its long-term memory are in one store. Needs no key: the model is played.
 

@@ -4,7 +4,7 @@ The greeter is a plain class made durable by a decorator, and the poet an agent 
 The poet is asked first: it refuses what it knows no haiku on, and then the greeter keeps what it had. Once it accepts,
 the conversation is with the poet and no longer with the greeter, whatever process ends when.
 
-    python -m examples.agents.handover
+    python -m examples.handover
 
 It prints who holds how many messages, the poem that the conversation asked for, and the record of the transfers.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from examples.agents.greeter import Greeter
-from examples.agents.haiku import LINES, HaikuAgent
+from examples.greeter.__main__ import Greeter
+from examples.haiku.__main__ import LINES, HaikuAgent
 from holdfast.agents import Offer
 
 

@@ -1,6 +1,6 @@
 """Two agents and a hook; then the questions of whoever debugs them: what happened, what did it lead to, and why?
 
-    python -m examples.agents.what_happened
+    python -m examples.what_happened
 
 It prints the timeline of a request, the effects of its first change, and what led to a value.
 """

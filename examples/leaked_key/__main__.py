@@ -2,7 +2,7 @@
 
 The check runs in the background; here a runner of jobs does what is due. It says where the key is, and never has it.
 
-    python -m examples.agents.leaked_key
+    python -m examples.leaked_key
 
 It prints what was found, the message before and after, and what is left.
 """

@@ -1,6 +1,6 @@
 """Orders that are worked on by processes which are killed: each is charged once.
 
-    python -m examples.agents.night_shift
+    python -m examples.night_shift
 
 Three orders are submitted, and a worker, a process of its own, is killed while it ships the first one. Another one goes
 on where it stopped.
@@ -51,7 +51,7 @@ def sell(order: str) -> list[str]:
 
 def work(**environment: str) -> int:
     """Work in a process of its own until nothing is left."""
-    command = [sys.executable, "-m", "examples.agents.night_shift", "work"]
+    command = [sys.executable, "-m", "examples.night_shift", "work"]
     return subprocess.run(command, env=os.environ | environment, check=False).returncode
 
 

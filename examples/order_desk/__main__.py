@@ -1,6 +1,6 @@
 """An agent that charges a card, waits for an approval, and ships a parcel: interrupted anywhere, it does each once.
 
-    python -m examples.agents.order_desk
+    python -m examples.order_desk
 
 It prints each thing that is done, and how the order ended, each time that it is asked.
 """

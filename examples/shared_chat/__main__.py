@@ -3,7 +3,7 @@
 A chat without a framework is a thread with a list of messages. `append` adds to it without loading it, so that a turn
 costs the same however long the chat is. The desk and its helper, another process, append at the same time.
 
-    python -m examples.agents.shared_chat
+    python -m examples.shared_chat
 
 It prints how many messages of each are in the chat, whether each one's are in order, the number of tokens that both
 counted, and the end of the chat as it was at an earlier moment.
@@ -37,7 +37,7 @@ def main() -> None:
         path = Path(folder) / "chat.db"
         with holdfast.open(path) as store:
             opened = store.thread("chat").append("messages", {"role": "system", "content": "You answer briefly."})
-            helper = subprocess.Popen([sys.executable, "-m", "examples.agents.shared_chat", str(path)])
+            helper = subprocess.Popen([sys.executable, "-m", "examples.shared_chat", str(path)])
             answer(path, "desk")
             helper.wait()
             chat = store.thread("chat")

@@ -6,7 +6,7 @@ permissions, and it may not push. The process that commits is killed (SIGKILL) a
 commit, and the agent had no time to note that. The next process finds the transition half-done, takes it again, and its
 action sees that there is nothing left to commit.
 
-    python -m examples.agents.git_assistant
+    python -m examples.git_assistant
 
 It prints the states that the agent comes to, the report of the recovery, git's log, which tools were used how often,
 and a picture of the machine with what was taken how often, for Mermaid.

@@ -2,7 +2,7 @@
 
 It is stopped, its process could end here, and it is brought back by its id: it knows whom it has met.
 
-    python -m examples.agents.greeter
+    python -m examples.greeter
 
 It prints what the greeter says, and what is in the store at the end.
 """

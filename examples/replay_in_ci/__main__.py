@@ -3,7 +3,7 @@
 Where a model would be, a script answers, so that it needs neither key nor network. The replay runs in a process of its
 own, and calls neither the model nor the tool.
 
-    python -m examples.agents.replayed_chat
+    python -m examples.replay_in_ci
 
 It prints how the replays end: with the same code, with another prompt, and with another answer of the tool.
 """
@@ -65,7 +65,7 @@ def main() -> None:
         config: Any = {"configurable": {"thread_id": "chat"}, "callbacks": [saver.recorder]}
         for question in ("Is it high tide?", "And now?"):
             graph.compile(checkpointer=saver).invoke({"messages": [("user", question)]}, config)
-        name = "examples.agents.replayed_chat:graph"
+        name = "examples.replay_in_ci.__main__:graph"
         same = replay.run(store, name, thread="chat").check()
         sys.stdout.write(f"the same code: as recorded, {same.steps} steps and {same.calls} calls\n")
         for title, changed in {
