@@ -28,8 +28,8 @@ def main() -> None:
             print("erased:", dict(report.erased))
             print("threads that are left:", *(each.thread for each in store.threads()))
 
-            print("restored from the backup of before:", backups.restore().restored)
-            print("threads now:", *(each.thread for each in store.threads()))
+            backups.restore()  # the latest, which is from before
+            print("threads after a restore:", *(each.thread for each in store.threads()))
             print("the audit verifies:", store.audit.verify().ok)
 
 

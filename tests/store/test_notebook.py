@@ -19,7 +19,7 @@ state["plan <i>"] = ["read", "write"]
 """
 SHOWN = {
     "store": ["sqlite:///", "chat &lt;b&gt;1&lt;/b&gt;"],
-    "thread": ["chat &lt;b&gt;1&lt;/b&gt;", "asked"],
+    "thread": ["chat &lt;b&gt;1&lt;/b&gt;", "save"],
     "state": ["agent:researcher", "plan &lt;i&gt;", "read"],
     "store.timeline": ["timeline", "checkpoint"],
     'store.thread("none")': ["none"],

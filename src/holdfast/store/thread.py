@@ -31,7 +31,7 @@ from holdfast.engine.types import (
     ThreadStatus,
     to_datetime,
 )
-from holdfast.errors import InvalidError, UnsupportedError
+from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.thread_access import described, needs, refresh_known, thread_access
 from holdfast.store.thread_references import ThreadReferences
