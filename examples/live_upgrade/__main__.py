@@ -54,7 +54,7 @@ def main() -> None:
             new.thread("chat-0").update({"plan": ["greet"]})
             print("stored as", [each.schema for each in new.thread("chat-0").log()])
 
-            report = new.schemas.migrate("example-chat")  # the others, in bulk, while agents run
+            report = new.schemas.up(SECOND)  # the others, in bulk, while agents run
             print(f"migrated: {report.migrated}")
             print("verified:", new.maintenance.verify().ok)
 

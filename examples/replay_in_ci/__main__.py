@@ -5,7 +5,8 @@ own, and calls neither the model nor the tool.
 
     python -m examples.replay_in_ci
 
-It prints how the replays end: with the same code, with another prompt, and with another answer of the tool.
+It prints how the replays end: with the same code, with another prompt, and with another answer of the tool; and the
+files that a repository needs to replay it in CI, which are written into a folder that is given as an argument.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ def main() -> None:
         }.items():
             first = changed.divergence
             sys.stdout.write(f"{title}: {'' if first is None else f'{first.kind} at step {first.step}'}\n")
+        folder = sys.argv[1] if len(sys.argv) > 1 else directory
+        written = replay.export(store, "chat", folder, name)
+        sys.stdout.write(f"for CI: {' '.join(each.name for each in written)}\n")
 
 
 if __name__ == "__main__":
