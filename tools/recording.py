@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ COMMANDS = (
     "holdfast backup create -r backups",
     "holdfast verify",
 )
+_PROGRESS = re.compile(r"\w+: \d+ of \d+ ")
+"""What a command reports every few seconds."""
+
 _COLUMNS = 104
 _LINE, _WIDTH, _PAUSE = 19, 7.85, 0.7
 _STYLE = """\
@@ -58,7 +62,8 @@ def record() -> list[tuple[str, list[str]]]:
                 encoding="utf-8",
                 check=True,
             )
-            lines = ["Killed" if "Killed" in line else line for line in done.stdout.splitlines()]
+            printed = [line for line in done.stdout.splitlines() if not _PROGRESS.match(line)]
+            lines = ["Killed" if "Killed" in line else line for line in printed]
             found.append((command, lines))
     return found
 
