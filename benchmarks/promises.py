@@ -104,7 +104,9 @@ def persistence_of_an_agent() -> list[Figure]:
             )
         try:
             place = stack.enter_context(STORES["postgresql"](None))
-            agents["on PostgreSQL"] = _agent(HoldfastSaver(stack.enter_context(holdfast.open(place.url, **place.options))), "on PostgreSQL")
+            agents["on PostgreSQL"] = _agent(
+                HoldfastSaver(stack.enter_context(holdfast.open(place.url, **place.options))), "on PostgreSQL"
+            )
         except Missing as why:
             absent.append(missing("promise: all persistence on PostgreSQL, more of an agent's run", why))
         spent: dict[str, list[float]] = {kind: [] for kind in agents}
@@ -125,7 +127,7 @@ def persistence_of_an_agent() -> list[Figure]:
         more("hooks", "hooks", "plain", 2),
         more("audit, hooks and readable rows", "everything", "plain", 5),
         more("all persistence", "everything", "no saver", 5),
-        *([more("all persistence on PostgreSQL", "on PostgreSQL", "no saver", 5)] if not absent else absent),
+        *(absent or [more("all persistence on PostgreSQL", "on PostgreSQL", "no saver", 5)]),
     ]
 
 

@@ -60,9 +60,7 @@ def chat(size: int, steps: int, empty: int) -> Measured:
         with holdfast.open(path) as store:
             thread = store.thread("chat")
             thread.put({"messages": []})
-            appends = [
-                _cpu(partial(thread.append, "messages", {"role": "user", "content": text})) for text in texts
-            ]
+            appends = [_cpu(partial(thread.append, "messages", {"role": "user", "content": text})) for text in texts]
             reads = [_cpu(thread.get) for _ in range(20)]
         disk = path.stat().st_size - empty
     return Measured(size, steps, disk, statistics.median(appends), statistics.median(reads))
@@ -97,9 +95,9 @@ def draw(found: list[Measured]) -> None:
 
     mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.size": 9})
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
+    figure, axes = plt.subplots(figsize=(6.4, 3.6))
     for size in _SIZES:
         chosen = [each for each in found if each.size == size]
         steps = [each.steps for each in chosen]

@@ -102,7 +102,17 @@ def test_the_exported_conversation_is_a_test(tmp_path: Path) -> None:
         [sys.executable, "-m", "examples.replay_in_ci", str(tmp_path)], cwd=ROOT, check=False, capture_output=True
     )
     assert done.returncode == 0, done.stderr
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
     assert "1 passed" in subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True).stdout
 
 

@@ -1,5 +1,5 @@
-"""Build the native core into the package: hatchling's hook, and `python tools/native_build.py`. The hook also writes the
-version into it.
+"""Build the native core into the package: hatchling's hook, and `python tools/native_build.py`. The hook also writes
+the version into it.
 
 Where there is no Rust, or it cannot build the core, the package works without: one line says so. With
 `HOLDFAST_BUILD=native` that is a failure, and with `HOLDFAST_BUILD=python` nothing is built.

@@ -1,7 +1,7 @@
 """The version of the distribution, from git: `python tools/version.py`.
 
-A commit with the tag `v1.2.3` is 1.2.3. One after it is 1.2.4.dev5+g0123abc, with the number of commits since; before the
-first tag, those of all count toward 0.1.0. An sdist has its version in PKG-INFO. Elsewhere it is 0.0.0.
+A commit with the tag `v1.2.3` is 1.2.3. One after it is 1.2.4.dev5+g0123abc, with the number of commits since; before
+the first tag, those of all count toward 0.1.0. An sdist has its version in PKG-INFO. Elsewhere it is 0.0.0.
 """
 
 from __future__ import annotations

@@ -22,8 +22,18 @@ def main() -> None:
         with store.artifacts.using(prices.id):
             plan["budget"] = 30
             plan["items"] = ["lamp", "book"]
-        print("made from", prices.name, "of", prices.size, "bytes:", *(each.key for each in store.artifacts.changes(prices.id)))
-        print("the budget is from:", *(store.artifacts.get(each.artifact).name for each in store.artifacts.of(plan, "budget")))
+        print(
+            "made from",
+            prices.name,
+            "of",
+            prices.size,
+            "bytes:",
+            *(each.key for each in store.artifacts.changes(prices.id)),
+        )
+        print(
+            "the budget is from:",
+            *(store.artifacts.get(each.artifact).name for each in store.artifacts.of(plan, "budget")),
+        )
         store.artifacts.verify(prices.id)
         again = store.artifacts.register(source.read_bytes(), name="copy.csv", type="dataset")
         print("the copy is stored once:", again.same_as == prices.id)

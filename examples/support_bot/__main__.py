@@ -2,7 +2,7 @@
 
     python -m examples.support_bot
 
-It prints who has the conversation, what the desk waits for, and the refund, which is paid once though it is asked twice.
+It prints who has the conversation, and the refund, which is paid once though it is asked for twice.
 """
 
 from __future__ import annotations

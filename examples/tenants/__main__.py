@@ -3,8 +3,8 @@
     export POSTGRES_URL=postgresql://user:password@host/database
     python -m examples.tenants
 
-It prints what each customer's store has, what the application's role sees with SQL of its own, and what a quota refuses.
-The user of POSTGRES_URL must be able to create roles.
+It prints what each customer's store has, what the application's role sees with SQL of its own, and what a quota
+refuses. The user of POSTGRES_URL must be able to create roles.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def use(app: str) -> None:
             store.thread("chat-1").put({"messages": [f"hello from {tenant}"]})
     for tenant in ("acme", "globex"):
         with holdfast.open(app, schema=SCHEMA, tenant=tenant) as store:
-            print(f"{tenant}: {[each.thread for each in store.threads()]}", *store.thread("chat-1").get().state["messages"])
+            print(
+                f"{tenant}: {[each.thread for each in store.threads()]}",
+                *store.thread("chat-1").get().state["messages"],
+            )
     with psycopg.connect(app) as connection:
         view = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(SCHEMA, "threads"))
         (count,) = connection.execute(view).fetchone() or (None,)
