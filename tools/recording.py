@@ -1,6 +1,7 @@
 """Records a terminal: `python -m tools.recording` types commands of the tutorial.
 
-It writes `docs/assets/terminal.svg`. The picture is light or dark as the reader's screen is, and its lines appear one after the other.
+It writes `docs/assets/terminal.svg`. The picture is light or dark as the reader's screen is, and its lines appear one
+after the other.
 """
 
 from __future__ import annotations
