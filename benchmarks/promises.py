@@ -20,6 +20,7 @@ from langgraph.graph import END, START, StateGraph
 
 import holdfast
 from benchmarks.measure import Figure, Job, in_turns, missing, percentiles, turns
+from benchmarks.servers import STORES, Missing
 from holdfast.engine.model.scopes import check_key
 from holdfast.hooks import AddAuditFields, CountChanges, Validate
 from holdfast.langgraph import HoldfastSaver
@@ -88,6 +89,7 @@ def _agent(saver: HoldfastSaver | None, name: str) -> Callable[[], object]:
 
 def persistence_of_an_agent() -> list[Figure]:
     """What persistence adds to an agent whose model takes 300 ms: nothing else, with hooks, with everything"""
+    absent = []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         agents = {"no saver": _agent(None, "none")}
         for kind in ("plain", "hooks", "everything"):
@@ -100,6 +102,13 @@ def persistence_of_an_agent() -> list[Figure]:
             agents[kind] = _agent(
                 HoldfastSaver(store.as_identity(agent="researcher") if kind == "everything" else store), kind
             )
+        try:
+            place = stack.enter_context(STORES["postgresql"](None))
+            agents["on PostgreSQL"] = _agent(
+                HoldfastSaver(stack.enter_context(holdfast.open(place.url, **place.options))), "on PostgreSQL"
+            )
+        except Missing as why:
+            absent.append(missing("promise: all persistence on PostgreSQL, more of an agent's run", why))
         spent: dict[str, list[float]] = {kind: [] for kind in agents}
         for turn in agents.values():
             turn()
@@ -118,6 +127,7 @@ def persistence_of_an_agent() -> list[Figure]:
         more("hooks", "hooks", "plain", 2),
         more("audit, hooks and readable rows", "everything", "plain", 5),
         more("all persistence", "everything", "no saver", 5),
+        *(absent or [more("all persistence on PostgreSQL", "on PostgreSQL", "no saver", 5)]),
     ]
 
 

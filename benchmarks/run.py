@@ -1,5 +1,6 @@
 """Run the benchmarks: print tables, write `build/bench.json` and `build/bench.png`; with `--check`, fail where a bound
-does not hold. A run of all of them also writes `docs/figures.md`."""
+does not hold. A run of all of them also writes `docs/figures.md` and `docs/promises.md`; `--promises` measures what the
+second one has."""
 
 from __future__ import annotations
 
@@ -33,6 +34,7 @@ from benchmarks import (
     large_states,
     migrations,
     promises,
+    promises_page,
     prune,
     replay,
     runs,
@@ -177,9 +179,11 @@ def print_table(table: Table) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 if a figure is outside its bound")
+    parser.add_argument("--promises", action="store_true", help="only what was promised; writes docs/promises.md")
     parser.add_argument("select", nargs="?", default="", help="only cases with this in their function's name")
     arguments = parser.parse_args()
-    selected = [case for case in CASES if arguments.select in case.__name__]
+    among = promises_page.CASES if arguments.promises else CASES
+    selected = [case for case in among if arguments.select in case.__name__]
     if not selected:
         parser.error(f"no such case; there are {', '.join(case.__name__ for case in CASES)}")
     load = os.getloadavg()[0]
@@ -204,9 +208,11 @@ def main() -> int:
     if curves:
         langgraph_plot.draw(curves, PLOT)
         print(f"drawn to {PLOT}", file=sys.stderr)
-    if len(selected) == len(CASES):
+    if selected == [*CASES]:
         write_page(result, load)
         print(f"written to {FIGURES}", file=sys.stderr)
+    if selected in ([*CASES], [*promises_page.CASES]):
+        promises_page.write_page(figures, load)
     return int(arguments.check and not all(figure.holds for figure in figures))
 
 

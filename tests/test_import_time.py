@@ -1,4 +1,4 @@
-"""`import holdfast` is cheap: under 100 ms, and none of the heavy libraries come along. Nor do they for a command."""
+"""`import holdfast` is cheap: under 60 ms, and none of the heavy libraries come along. Nor do they for a command."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.interfaces.cli.main import COMMANDS
 
-LIMIT_SECONDS = 0.1
+LIMIT_SECONDS = 0.06
 ROUNDS = 7
 HEAVY = ("asyncio", "attr", "langchain_core", "langgraph", "numpy", "pandas", "pydantic")
 
@@ -33,7 +33,7 @@ def seconds(code: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_import_takes_less_than_100_ms() -> None:
+def test_import_takes_less_than_60_ms() -> None:
     run("import holdfast")  # compiles the byte code once
     # Turn about, so that a slow moment of the machine hits both; the best of each counts.
     bare = with_holdfast = math.inf
@@ -99,6 +99,7 @@ def test_help_loads_neither_a_store_nor_a_command() -> None:
         assert not loaded & (SLOW - HELP | READERS | {"holdfast.interfaces.cli.threads"}), arguments
         assert {name for name in loaded if name.startswith("holdfast.")} == {
             "holdfast._lazy",
+            "holdfast._version",
             "holdfast.errors",
             "holdfast.interfaces",
             "holdfast.interfaces.cli",

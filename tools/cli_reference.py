@@ -1,6 +1,6 @@
-"""Writes `docs/cli.md`, the reference of the command line, from what `--help` says.
+"""Writes the reference of the command line from what `--help` says: `docs/cli.md`, and a page for each command.
 
-`python tools/cli_reference.py`; `tests/interfaces/cli/test_reference.py` fails while the page says something else.
+`python tools/cli_reference.py`; `tests/interfaces/cli/test_reference.py` fails while the pages say something else.
 """
 
 from __future__ import annotations
@@ -13,27 +13,37 @@ import click
 from holdfast.interfaces.cli.exit_codes import EXIT_CODES
 from holdfast.interfaces.cli.main import COMMANDS, cli
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+FOLDER = DOCS / "commands"
 
 _INTRODUCTION = """\
 # Commands
 
-What `holdfast --help` and `holdfast COMMAND --help` say. [The command line](guides/cli.md) is a tour. This page is made
-by `tools/cli_reference.py`.
+What `holdfast --help` and `holdfast COMMAND --help` say; [the command line](guides/cli.md) is a tour. These pages are
+made by `tools/cli_reference.py`.
 """
 
 
-def reference() -> str:
-    """The page."""
-    return "\n".join([_INTRODUCTION, *_pages(), *_codes()])
-
-
-def _pages() -> Iterator[str]:
+def pages() -> dict[Path, str]:
+    """The pages, by the files that they are in."""
     root = click.Context(cli, info_name="holdfast", terminal_width=100, max_content_width=100)
-    yield from ("```text", root.get_help(), "```", "")
+    found = {DOCS / "cli.md": "\n".join([_INTRODUCTION, *_index(root), *_codes()])}
+    for name in _names():
+        found[FOLDER / f"{name}.md"] = "\n".join(_command(root, name, "#"))
+    return found
+
+
+def _names() -> Iterator[str]:
     for names in COMMANDS.values():
-        for name in names:
-            yield from _command(root, name, "##")
+        yield from names
+
+
+def _index(root: click.Context) -> Iterator[str]:
+    yield from ("```text", root.get_help().partition("\n\nRead:")[0], "```", "")
+    for title, names in COMMANDS.items():
+        yield from (f"## {title}", "", "| command | |", "|---|---|")
+        yield from (f"| [`{name}`](commands/{name}.md) | {line} |" for name, (_, line) in names.items())
+        yield ""
 
 
 def _command(parent: click.Context, name: str, mark: str) -> Iterator[str]:
@@ -45,7 +55,7 @@ def _command(parent: click.Context, name: str, mark: str) -> Iterator[str]:
     yield from (f"{mark} {context.command_path}", "", "```text", context.get_help(), "```", "")
     if isinstance(found, click.Group):
         for inner in found.list_commands(context):
-            yield from _command(context, inner, f"{mark}#")
+            yield from _command(context, inner, "##")
 
 
 def _codes() -> Iterator[str]:
@@ -55,4 +65,9 @@ def _codes() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(reference(), encoding="utf-8")
+    FOLDER.mkdir(exist_ok=True)
+    written = pages()
+    for old in set(FOLDER.glob("*.md")) - written.keys():
+        old.unlink()
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")

@@ -1,4 +1,5 @@
-"""Build the native core into the package: hatchling's hook, and `python tools/native_build.py`.
+"""Build the native core into the package: hatchling's hook, and `python tools/native_build.py`. The hook also writes
+the version into it.
 
 Where there is no Rust, or it cannot build the core, the package works without: one line says so. With
 `HOLDFAST_BUILD=native` that is a failure, and with `HOLDFAST_BUILD=python` nothing is built.
@@ -18,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
 CRATE = ROOT / "native"
+VERSION = ROOT / "src" / "holdfast" / "_version.py"
 LIBRARY = ROOT / "src" / "holdfast" / ("_native.pyd" if os.name == "nt" else "_native.abi3.so")
 _BUILT = {"win32": "_native.dll", "darwin": "lib_native.dylib"}
 
@@ -26,9 +28,11 @@ _MINUTES = 10
 
 
 class NativeBuild(BuildHookInterface[Any]):
-    """Puts the native core into wheels and editable installs."""
+    """Puts the version and the native core into wheels and editable installs."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
+        VERSION.write_text(f'__version__ = "{self.metadata.version}"\n', encoding="utf-8")
+        build_data["artifacts"].append(VERSION.relative_to(ROOT).as_posix())
         if build_core():
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data.update(pure_python=False, tag=f"cp311-abi3-{platform}")

@@ -1,7 +1,8 @@
 """Makes screenshots of every view of the web interface: `python -m tools.screenshots FOLDER [VIEW]...`.
 
 Each is made at 1440 and 390 pixels, in both themes, of a store that is filled for it. `python -m tools.screenshots
-FOLDER --pictures` makes twelve, for the README and the documents, each once. Nothing of it is committed.
+FOLDER --pictures` makes twelve for documents, each once; none of these is committed. `python -m tools.screenshots
+docs/assets --readme` makes that of the README, light and dark, which is.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ def main(folder: Path, names: list[str]) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     known = {**VIEWS, **ACTION_VIEWS}
+    if is_readme := names == ["--readme"]:
+        names = ["conversation"]
     chosen = PICTURES if names == ["--pictures"] else {name: None for name in known if not names or name in names}
-    sizes = {name: [size] if size else [(w, t) for w in WIDTHS for t in THEMES] for name, size in chosen.items()}
+    widths = WIDTHS[:1] if is_readme else WIDTHS
+    sizes = {name: [size] if size else [(w, t) for w in widths for t in THEMES] for name, size in chosen.items()}
     made = 0
     with tempfile.TemporaryDirectory() as place, holdfast.open(Path(place, "agents.db")) as store:
         fill_store(store, Path(place))

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+try:  # written when the package is built or installed: see tools/version.py
+    from holdfast._version import __version__ as __version__
+except ModuleNotFoundError:  # a checkout that is not installed
+    __version__ = "0.0.0"
 
 if TYPE_CHECKING:
     from holdfast import access as access

@@ -289,15 +289,15 @@ def html_table(
     return "".join([*parts, "</tbody></table>"])
 
 
-def html_listing(items: Sequence[Any]) -> str:
+def html_listing(items: Sequence[Any], caption: str = "") -> str:
     """Format a listing of records as a table of their fields, without those that are empty in all."""
     rows = items[:MAX_ROWS]
     kind: Any = type(rows[0]) if rows else None
     if not is_record(kind):
-        return html_table(("item",), [(row,) for row in rows], total=len(items))
+        return html_table(("item",), [(row,) for row in rows], total=len(items), caption=caption)
     columns = [each for each in fields_of(kind) if not all(_is_empty(getattr(row, each.name)) for row in rows)]
     cells = [[cell(each, getattr(row, each.name), format_time) for each in columns] for row in rows]
-    return html_table([each.label for each in columns], cells, total=len(items))
+    return html_table([each.label for each in columns], cells, total=len(items), caption=caption)
 
 
 def html_record(record: Any, **texts: object) -> str:

@@ -45,7 +45,8 @@ def name_of(path: Path) -> str:
 
 def documents(root: Path = ROOT) -> list[Path]:
     """Every document of the project."""
-    found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("changes/*.md")]
+    folders = ("*.md", "docs/**/*.md", "changes/*.md", "examples/**/*.md")
+    found = [path for pattern in folders for path in root.glob(pattern)]
     return sorted(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from copy import deepcopy
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.runtime.drivers import FUNCTION, AsyncApi, SyncApi, operation, sync_or_async
@@ -318,6 +319,11 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
     """The state of a scope, as a mapping: `state["plan"] = {...}`. Keys are in order."""
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        from holdfast._views import MAX_ROWS, html_table
+
+        return html_table(("key", "value"), islice(self.items(), MAX_ROWS), total=len(self), caption=repr(self))
 
     @operation
     async def _find(self, key: str) -> StateItem | None:

@@ -348,6 +348,11 @@ class Store(SyncApi, StoreOperations):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
 
+    def _repr_html_(self) -> str:
+        from holdfast._views import html_listing
+
+        return html_listing(self.threads(), repr(self))
+
 
 class AsyncStore(AsyncApi, StoreOperations):
     """A store whose operations are awaited."""

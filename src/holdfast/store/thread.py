@@ -31,7 +31,7 @@ from holdfast.engine.types import (
     ThreadStatus,
     to_datetime,
 )
-from holdfast.errors import InvalidError, UnsupportedError
+from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.thread_access import described, needs, refresh_known, thread_access
 from holdfast.store.thread_references import ThreadReferences
@@ -727,6 +727,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
 class Thread(SyncApi, ThreadOperations[S]):
     """A thread of a `Store`: its operations return when they are done."""
+
+    def _repr_html_(self) -> str:
+        from holdfast._views import html_listing
+
+        try:
+            return html_listing(self.log(), repr(self))
+        except NotFoundError:
+            return html_listing((), repr(self))
 
 
 class AsyncThread(AsyncApi, ThreadOperations[S]):

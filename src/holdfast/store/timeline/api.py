@@ -410,6 +410,11 @@ def _require(tree: CausalNode) -> CausalNode:
 class Timeline(SyncApi, TimelineOperations):
     """The timeline of a `Store`."""
 
+    def _repr_html_(self) -> str:
+        from holdfast._views import html_listing
+
+        return html_listing(self.query(), "timeline")
+
 
 class AsyncTimeline(AsyncApi, TimelineOperations):
     """The timeline of an `AsyncStore`: operations are awaited."""
