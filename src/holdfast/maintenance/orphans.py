@@ -294,9 +294,7 @@ class _Sweep:
                 digests.difference_update(parse_pointer(value).digest for value in _values(node) if is_pointer(value))
         return [Delete(OBJECTS, (*line, digest)) for digest in sorted(digests, key=repr)]
 
-    def _unchanged(
-        self, line: Line, info: LineInfo, branches: Iterable[Branch], steps: Sequence[Row]
-    ) -> list[Change]:
+    def _unchanged(self, line: Line, info: LineInfo, branches: Iterable[Branch], steps: Sequence[Row]) -> list[Change]:
         """Return the conditions that a line was not rewritten, and nothing was appended."""
         numbers = [0, *(branch.branch for branch in branches)]
         lengths = dict.fromkeys(numbers, 0) | {int(row.key[2]): int(row.key[3]) + 1 for row in steps}

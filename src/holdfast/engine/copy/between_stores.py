@@ -52,6 +52,7 @@ from holdfast.engine.copy.row_writer import JointBatch, LineWriter
 from holdfast.engine.copy.short_lines import GROUP, read_short_lines, sound_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.line_walk import LineSet, each_of, pages_of
 from holdfast.engine.namespaces import AUDIT, CONTENT_KINDS, line_kind, short_name

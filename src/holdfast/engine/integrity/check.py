@@ -45,12 +45,17 @@ class GivenRows:
         self.rows = rows
         self.opened = opened
         self._memory: MemoryBackend | None = None
+        self._loaded: set[Table] = set()
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Answer queries, as a backend does: few lines need any."""
+        if not any(self.rows.get(query.space) for query in queries):
+            return [[] for _ in queries]
         if self._memory is None:
             self._memory = MemoryBackend()
-            await self._memory.apply([Create(table, row) for table, rows in self.rows.items() for row in rows])
+        for table in {query.space for query in queries} - self._loaded:
+            await self._memory.apply([Create(table, row) for row in self.rows.get(table, ())])
+            self._loaded.add(table)
         return await self._memory.read(queries)
 
     def steps_by_id(self) -> list[Row]:
