@@ -26,8 +26,8 @@ from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.line_stream import LINE_TABLES, stream_line
 from holdfast.engine.copy.short_lines import GROUP, read_short_lines, sound_lines
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.events import BETWEEN, place_of
+from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.line_walk import pages_of
 from holdfast.engine.model.attribution import mark_after, only_marked
 from holdfast.engine.model.json_diff import tree_of
