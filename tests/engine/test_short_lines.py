@@ -103,7 +103,7 @@ def test_what_is_found_together_is_what_is_found_one_by_one(
     for ours, theirs in zip(together, one_by_one, strict=True):
         assert ours == theirs
     assert any(each.findings for each in together[:2]) == is_damaged
-    assert (max(loaded) == 3) != store._engine.context.rows.hides_columns, "those of an encrypted store are not read together"
+    assert (max(loaded) == 3) != store._engine.context.rows.hides_columns, "those of an encrypted store are read alone"
 
 
 def test_no_line_is_read_after_rows_of_another(store: Store) -> None:
