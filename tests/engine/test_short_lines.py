@@ -16,7 +16,7 @@ from holdfast.backends.tables import FIELDS, FOLDS, REFS, STEPS, WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy import short_lines
-from holdfast.engine.copy.short_lines import load_short_lines
+from holdfast.engine.copy.short_lines import read_stored_lines
 from holdfast.engine.row_format import Line
 from holdfast.maintenance import orphans
 from holdfast.maintenance.verify import heads, verifier
@@ -86,38 +86,38 @@ def test_what_is_found_together_is_what_is_found_one_by_one(
     loaded: list[int] = []
 
     async def counted(context: EngineContext, lines: Sequence[Line], *more: Any) -> Any:
-        found = await load_short_lines(context, lines, *more)
-        loaded.append(len(found[1]))
+        found = await read_stored_lines(context, lines, *more)
+        loaded.append(len(found))
         return found
 
-    async def none(context: EngineContext, _: Sequence[Line], *__: Any) -> Any:
-        return context, []
+    async def none(*_: Any) -> Any:
+        return {}
 
     found = []
     for how in (counted, none):
         for module in (heads, orphans, verifier):
-            monkeypatch.setattr(module, "load_short_lines", how)
+            monkeypatch.setattr(module, "read_stored_lines", how)
             monkeypatch.setattr(module, "GROUP", 3)
         found.append(everything(store))
     together, one_by_one = found
     for ours, theirs in zip(together, one_by_one, strict=True):
         assert ours == theirs
     assert any(each.findings for each in together[:2]) == is_damaged
-    assert (max(loaded) == 3) != store._engine.context.rows.hides_columns, "those of an encrypted store are not loaded"
+    assert (max(loaded) == 3) != store._engine.context.rows.hides_columns, "those of an encrypted store are read alone"
 
 
-def test_no_line_is_loaded_after_rows_of_another(store: Store) -> None:
+def test_no_line_is_read_after_rows_of_another(store: Store) -> None:
     if store._engine.context.rows.hides_columns:
         return
     lines = [Line("", name) for name in ("a", "b", "c", "e", "f")]  # and d, which is long, is between them
-    loaded, short = run(load_short_lines(store._engine.context, lines))
-    assert short == lines[:3]
-    for line in short:
-        ours, theirs = [run(each.backend.read([Scan(STEPS, tuple(line))])) for each in (store._engine.context, loaded)]
-        assert ours == theirs
+    context = store._engine.context
+    short = run(read_stored_lines(context, lines))
+    assert list(short) == lines[:3]
+    for line, rows in short.items():
+        assert run(context.stored.read([Scan(STEPS, tuple(line))])) == [rows[STEPS]]
     damage(store)
-    assert run(load_short_lines(store._engine.context, [Line("", name) for name in ("c", "e")]))[1] == [Line("", "c")]
-    assert run(load_short_lines(store._engine.context, [Line("", "d")]))[1] == []
+    assert list(run(read_stored_lines(context, [Line("", name) for name in ("c", "e")]))) == [Line("", "c")]
+    assert not run(read_stored_lines(context, [Line("", "d")]))
 
 
 def test_so_many_rows_are_read_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,4 +125,4 @@ def test_so_many_rows_are_read_together(store: Store, monkeypatch: pytest.Monkey
         return
     monkeypatch.setattr(short_lines, "_ROWS", 8)
     lines = [Line("", name) for name in "abc"]
-    assert run(load_short_lines(store._engine.context, lines))[1] == lines[:2]
+    assert list(run(read_stored_lines(store._engine.context, lines))) == lines[:2]

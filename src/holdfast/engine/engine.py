@@ -173,9 +173,7 @@ class Engine:
         """Rewrites lines."""
         from holdfast.engine.rewrite.rewriter import Rewriter
 
-        return Rewriter(
-            self.context, self.lines, self.states, self.projector, self.indexer, self.fields, self.delta_reader()
-        )
+        return Rewriter(self.context, self.lines, self.projector, self.indexer, self.fields, self.delta_reader())
 
     @cached_property
     def entries(self) -> EntryReader:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan, key_of
 from holdfast.backends.paging import scan_rows
@@ -34,6 +34,9 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Branch, Line, StepRef, info_of
 
+if TYPE_CHECKING:
+    from holdfast.engine.integrity.check import LineRows
+
 FieldTerm: TypeAlias = tuple[FieldValue, ...]
 """Values, of which a thread must have one."""
 
@@ -41,6 +44,18 @@ _PAGE = 256
 """How many threads of a value are read at a time."""
 
 _KNOWN_WEIGHT = 200
+
+
+def _uncovered(stored: Set[FieldValue], wanted: Set[FieldValue]) -> set[FieldValue]:
+    """Return the values that the index has of a thread and should not have."""
+    return {value for value in stored - wanted if not is_covered(value, wanted)}
+
+
+def _is_indexed(line: Line, rows: LineRows, wanted: Set[FieldValue], by_value: Set[Key]) -> bool:
+    """Return whether the index has the values of a thread: in its own rows, and in those by value."""
+    stored = {value for value in map(value_of, rows.get(FIELDS, ())) if is_metadata(value)}
+    is_whole = wanted <= stored and all(thread_key(line, value) in by_value for value in wanted)
+    return is_whole and not _uncovered(stored, wanted)
 
 
 class FieldIndex:
@@ -112,6 +127,20 @@ class FieldIndex:
             return True
         return not any((await self._difference(line))[1])
 
+    async def wrong_lines(self, short: Mapping[Line, LineRows]) -> Set[Line]:
+        """Return those of some lines, with their rows, that seem not to have the values of their checkpoints."""
+        if self._context.rows.converts:
+            return frozenset()
+        wanted = {
+            line: await self._values_of(line.tenant, [StepRef.of(row) for row in rows.get(STEPS, ())])
+            for line, rows in short.items()
+            if is_thread(line.name) and LINES in rows
+        }
+        keys = [thread_key(line, value) for line, values in wanted.items() for value in values]
+        (found,) = await self._backend.read([Get(FIELDS, keys)]) if keys else ([],)
+        there = {row.key for row in found}
+        return {line for line, values in wanted.items() if not _is_indexed(line, short[line], values, there)}
+
     async def _difference(self, line: Line) -> tuple[list[Change], FieldChange]:
         """Return the change that a thread needs, on conditions. A value that lacks one of its rows is added."""
         infos, branches, own = await self._backend.read(
@@ -124,7 +153,7 @@ class FieldIndex:
         wanted = await self._values_of(line.tenant, points)
         (found,) = await self._backend.read([Get(FIELDS, [thread_key(line, value) for value in sorted(wanted)])])
         whole = {value_of(row) for row in found} & stored
-        removed = {value for value in stored - wanted if not is_covered(value, wanted)}
+        removed = _uncovered(stored, wanted)
         info = info_of(infos[0])
         numbers = [0, *(Branch.of(row).branch for row in branches)]
         lengths = dict.fromkeys(numbers, 0) | {point.branch: point.seq + 1 for point in points}

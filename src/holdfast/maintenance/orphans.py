@@ -33,10 +33,11 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.copy.line_stream import LINE_TABLES
-from holdfast.engine.copy.short_lines import GROUP, load_short_lines
+from holdfast.engine.copy.short_lines import GROUP, read_stored_lines
 from holdfast.engine.engine import Engine
 from holdfast.engine.fields import FIELD_LINE, removed_rows, value_of
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.leases import Lease
 from holdfast.engine.line_walk import count_lines, lines_of_kinds, pages_of
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
@@ -148,15 +149,22 @@ class _Sweep:
         return self._report
 
     async def _clean(self, lines: Sequence[Line]) -> int:
-        """Return how many of the first lines are short and have no orphans, of which they are looked through together,
-        in memory."""
-        context, lines = await load_short_lines(self._engine.context, lines, (WORDS,))
-        sweep = _Sweep(Engine(context), self._tenant, self._grace, dry_run=True)
-        for number, line in enumerate(lines):
-            await sweep._check(line, is_stray=False)
-            if sweep._report.found or sweep._report.problems:
-                return number
-        return len(lines)
+        """Return how many of the first lines are short and have no orphans: their rows are read together."""
+        clean = 0
+        for line, rows in (await read_stored_lines(self._engine.context, lines, (WORDS,))).items():
+            if not self._is_clean(line, rows):
+                break
+            clean += 1
+        return clean
+
+    def _is_clean(self, line: Line, stored: LineRows) -> bool:
+        """Return whether a short line, which has neither nodes nor large values, has no orphans."""
+        decode, rows = self._engine.context.rows.decode, dict(stored)
+        try:
+            rows |= {table: [decode(table, row) for row in rows.get(table, ())] for table in (LINES, BRANCHES, REFS)}
+        except CorruptError:
+            return False
+        return not rows[LINES] or not self._without_step(line, info_of(rows[LINES][0]), rows)
 
     async def _check(self, line: Line, *, is_stray: bool) -> None:
         attempts = Attempts("checking a thread", line, self._engine.context.metrics)
@@ -245,32 +253,32 @@ class _Sweep:
         except DeniedError:
             return  # nothing of it is removed
         info = info_of(lines[0])
-        points = [StepRef.of(row) async for row in scan_rows(self._backend, STEPS, tuple(line), bodies=False)]
+        rows: LineRows = {REFS: refs} | {
+            table: [row async for row in scan_rows(self._backend, table, tuple(line), bodies=False)]
+            for table in (STEPS, WRITES, FOLDS, WORDS)
+        }
         deletions = {
-            NO_STEP: await self._without_step(line, info, points, refs),
+            NO_STEP: self._without_step(line, info, rows),
             UNUSED: await self._unused(line, info),
         }
-        await self._remove(line, self._unchanged(line, info, map(Branch.of, branches), points), deletions)
+        await self._remove(line, self._unchanged(line, info, map(Branch.of, branches), rows[STEPS]), deletions)
         await self._forms(line, info, refs)
 
-    async def _without_step(
-        self, line: Line, info: LineInfo, points: Sequence[StepRef], refs: Sequence[Row]
-    ) -> list[Change]:
+    def _without_step(self, line: Line, info: LineInfo, rows: LineRows) -> list[Change]:
         """Return deletions of tags, labels, pins, pending writes, folds and words of checkpoints that do not exist."""
+        points, refs = [StepRef.of(row) for row in rows.get(STEPS, ())], rows.get(REFS, ())
         ids = {point.id for point in points if not point.pruned}
         positions = {point[:2] for point in points if not point.pruned}
         deletions = _deletes(row for row in refs if is_about_step(row) and row.columns[0] not in ids)
         deletions += _deletes(row for row in refs if row.key[2] == SEEN)
         old = max((point.id for point in points if self._now - point.time >= self._grace), default="")
         idle = self._now - max((point.time for point in points), default=info.created) >= self._grace
-        steps = [str(row.key[2]) async for row in scan_rows(self._backend, WRITES, tuple(line), bodies=False)]
+        steps = [str(row.key[2]) for row in rows.get(WRITES, ())]
         # Writes may come before their checkpoint, but not long before it.
         late = [id for id in dict.fromkeys(steps) if id not in ids and (id < old or idle)]
         deletions += (Delete(WRITES, (*line, id)) for id in late)
         for table in (FOLDS, WORDS):
-            async for row in scan_rows(self._backend, table, tuple(line), bodies=False):
-                if row.key[2:] not in positions:
-                    deletions.append(Delete(table, row.key))
+            deletions += (Delete(table, row.key) for row in rows.get(table, ()) if row.key[2:] not in positions)
         return deletions
 
     async def _unused(self, line: Line, info: LineInfo) -> list[Change]:
@@ -286,12 +294,10 @@ class _Sweep:
                 digests.difference_update(parse_pointer(value).digest for value in _values(node) if is_pointer(value))
         return [Delete(OBJECTS, (*line, digest)) for digest in sorted(digests, key=repr)]
 
-    def _unchanged(
-        self, line: Line, info: LineInfo, branches: Iterable[Branch], points: Sequence[StepRef]
-    ) -> list[Change]:
+    def _unchanged(self, line: Line, info: LineInfo, branches: Iterable[Branch], steps: Sequence[Row]) -> list[Change]:
         """Return the conditions that a line was not rewritten, and nothing was appended."""
         numbers = [0, *(branch.branch for branch in branches)]
-        lengths = dict.fromkeys(numbers, 0) | {point.branch: point.seq + 1 for point in points}
+        lengths = dict.fromkeys(numbers, 0) | {int(row.key[2]): int(row.key[3]) + 1 for row in steps}
         return [
             self._engine.lines.line_unchanged(line, info),
             Expect(BRANCHES, (*line, numbers[-1] + 1), None),

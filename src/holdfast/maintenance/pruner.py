@@ -13,6 +13,7 @@ threads that lose checkpoints.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ Each: TypeAlias = Callable[[ThreadPruneReport], None]
 OnPassed: TypeAlias = Callable[[str], None]
 """Called with a name after which the pass can be continued, as soon as it has passed that."""
 
-_MAX_OLD = 10_000
+_MAX_OLD = 100_000
 """How many old steps the index of times is asked for. Where there are more, all threads are looked at."""
 
 
@@ -219,6 +220,9 @@ class _Pass:
         self._sized = policy.is_sized
         self._cutoffs: dict[Line, int] = {}
         """For each line, the time before which checkpoints are dropped so that its thread fits its size limit."""
+        self._judged: tuple[object, list[RetentionVerdict]] = None, []
+        """The last verdicts of the policy, and what they are of: of a thread that loses checkpoints they are asked for
+        again where it is rewritten."""
         self._now = engine.context.clock()
         moment = to_datetime(self._now)
         self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
@@ -495,6 +499,14 @@ class _Pass:
         self, line: Line, points: Sequence[StepRef], branches: Sequence[Branch], refs: Sequence[Row], cutoff: int
     ) -> list[RetentionVerdict]:
         """Return the verdict of the policy on each checkpoint, the latest first."""
+        judged = line, _digest(points), branches, refs, cutoff
+        if self._judged[0] != judged:
+            self._judged = judged, await self._judge_anew(line, points, branches, refs, cutoff)
+        return self._judged[1]
+
+    async def _judge_anew(
+        self, line: Line, points: Sequence[StepRef], branches: Sequence[Branch], refs: Sequence[Row], cutoff: int
+    ) -> list[RetentionVerdict]:
         names: dict[tuple[str, str], list[str]] = {}
         for row in refs:
             names.setdefault((str(row.key[2]), str(row.columns[0])), []).append(str(row.key[3]))
@@ -603,6 +615,14 @@ class _Pass:
 async def _each(lines: Iterable[Line]) -> AsyncIterator[Line]:
     for line in lines:
         yield line
+
+
+def _digest(points: Sequence[StepRef]) -> bytes:
+    """Return a digest of steps, as far as a policy or a query may ask for it."""
+    digest = hashlib.sha256()
+    for point in points:
+        digest.update(b"%d %d %d %b" % (*point[:2], point.pruned, point.hash))
+    return digest.digest()
 
 
 def _last_revisions(points: Iterable[StepRef]) -> dict[str, StepRef]:

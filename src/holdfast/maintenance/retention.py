@@ -6,6 +6,7 @@ branch, and pinned checkpoints always stay.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
@@ -144,13 +145,13 @@ class Retention:
         """Decide for each checkpoint of a thread, in the given order, ignoring size limits. `now` is in nanoseconds
         since 1970."""
         candidates = list(candidates)
-        reasons: list[list[str]] = [[] for _ in candidates]
+        reasons = defaultdict[int, list[str]](list)  # most of many have none
         latest_first = sorted(range(len(candidates)), key=lambda at: candidates[at].id, reverse=True)
         head = [at for at, each in enumerate(candidates) if each.is_head]
         for at in head or latest_first[:1]:
             reasons[at].append("latest")
-        for each, found in zip(candidates, reasons, strict=True):
-            found += (f"last of {name}" for name in each.heads)
+        for at, each in enumerate(candidates):
+            found = [f"last of {name}" for name in each.heads]
             found += (f"pinned: {reason}" if reason else "pinned" for reason in each.pins)
             if self.keep_tagged:
                 found += (f"tag {tag}" for tag in each.tags)
@@ -158,23 +159,27 @@ class Retention:
             found += (f"label {label}" for label in (each.labels if self.keep_tagged else kept))
             if each.matches:
                 found.append("matches")
-        permanent = [bool(found) for found in reasons]
+            if found:
+                reasons[at] += found
+        permanent = frozenset(reasons)
         if not self._is_rule():
-            for found in reasons:
-                found.append("fits")
+            for at in range(len(candidates)):
+                reasons[at].append("fits")
         for at in latest_first[: self.keep_last or 0]:
             reasons[at].append("last")
         age = self.age
         if age is not None:
-            for each, found in zip(candidates, reasons, strict=True):
+            for at, each in enumerate(candidates):
                 if each.time >= now - age:
-                    found.append("within")
+                    reasons[at].append("within")
         for name, bucket in _PERIODS.items():
             for at in self._last_of_periods(candidates, getattr(self, f"keep_{name}") or 0, bucket):
                 reasons[at].append(name)
         return [
-            RetentionVerdict(each.id, each.time, bool(found), tuple(dict.fromkeys(found)), stays)
-            for each, found, stays in zip(candidates, reasons, permanent, strict=True)
+            RetentionVerdict(
+                each.id, each.time, at in reasons, tuple(dict.fromkeys(reasons.get(at, ()))), at in permanent
+            )
+            for at, each in enumerate(candidates)
         ]
 
     def _last_of_periods(self, candidates: Sequence[RetentionCandidate], count: int, bucket: _Bucket) -> list[int]:

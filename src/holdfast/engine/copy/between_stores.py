@@ -49,9 +49,10 @@ from holdfast.engine.copy.line_stream import (
     stream_changes,
 )
 from holdfast.engine.copy.row_writer import JointBatch, LineWriter
-from holdfast.engine.copy.short_lines import GROUP, LineRows, read_short_lines, sound_lines
+from holdfast.engine.copy.short_lines import GROUP, read_short_lines, sound_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.line_walk import LineSet, each_of, pages_of
 from holdfast.engine.namespaces import AUDIT, CONTENT_KINDS, line_kind, short_name
@@ -559,7 +560,7 @@ class StoreCopier:
         ours = await read_short_lines(self._source_engine.context, lines)
         copied = await read_short_lines(self._engine.context, list(ours))
         same = dict(takewhile(lambda each: ours[each[0]] == each[1], copied.items()))
-        return list(await sound_lines(same))
+        return list(await sound_lines(self._engine.context, same))
 
     async def _is_sound(self, line: Line) -> bool:
         """Recompute the hashes of a line in the target. `CorruptError` if it is damaged; False if another copy is

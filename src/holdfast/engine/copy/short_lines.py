@@ -1,4 +1,4 @@
-"""Short lines, many of them at once: their rows as of one moment, with few requests, and their check in memory.
+"""Short lines, many of them at once: their rows as of one moment, with few requests, and their check without more.
 
 Most lines of a store with many threads have a few rows. To read and check them one by one takes dozens of requests for
 each. What is long, or cannot be read, is left to those who read line by line.
@@ -7,15 +7,14 @@ each. What is long, or cannot be read, is left to those who read line by line.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
-from holdfast.backends.interface import Backend, Create, Query, Row, Scan
-from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.interface import Backend, Query, Row, Scan
 from holdfast.backends.paging import UNREADABLE
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, Table
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.line_stream import LINE_TABLES
-from holdfast.engine.integrity.verify import verify
+from holdfast.engine.integrity.check import GivenRows, LineRows
+from holdfast.engine.integrity.verify import look_at_rows
 from holdfast.engine.row_format import LEASE, Line, StepRef
 
 GROUP = 256
@@ -27,12 +26,9 @@ _LONG = (FOLDS, NODES, OBJECTS)
 _TABLES = (LINES, *LINE_TABLES)
 
 
-LineRows: TypeAlias = Mapping[Table, Sequence[Row]]
-"""All rows of a line, without leases."""
-
-
 async def read_short_lines(context: EngineContext, lines: Sequence[Line]) -> dict[Line, LineRows]:
-    """Read the first of some lines, as many of them as are of one tenant, in order and short, as of one moment.
+    """Read the first of some lines, as many of them as are of one tenant, in order and short, as of one moment; without
+    leases.
 
     A line that the store lacks has no rows. The answer is empty if the first
     one is long or cannot be read, or if names are hidden, so that rows are in another order.
@@ -49,26 +45,28 @@ async def read_short_lines(context: EngineContext, lines: Sequence[Line]) -> dic
     return {**rows_of}
 
 
-async def load_short_lines(
+async def read_stored_lines(
     context: EngineContext, lines: Sequence[Line], also: Sequence[Table] = ()
-) -> tuple[EngineContext, Sequence[Line]]:
-    """Read the first of some lines into a store in memory, as they are stored, with their rows in further tables. None
-    of them comes after rows of a line that is not among them.
+) -> dict[Line, LineRows]:
+    """Read the first of some lines as they are stored, with their leases and their rows in further tables. None of them
+    comes after rows of a line that is not among them.
 
     None is read if the store is encrypted, or where `read_short_lines` would read none.
     """
-    memory = MemoryBackend()
-    loaded = EngineContext(memory, codec=context.codec, clock=context.clock, rows=context.rows)
     if context.rows.hides_columns:
-        return loaded, []
-    given = frozenset(lines)
-    lines, found = await _read(context.stored, lines, (*_TABLES, *also))
-    others = [line.name for rows in found.values() for row in rows if (line := _line_of(row)) not in given]
+        return {}
+    rows_of: dict[Line, dict[Table, list[Row]]] = {line: {} for line in lines}
+    short, found = await _read(context.stored, lines, (*_TABLES, *also))
+    others: list[str] = []
+    for table, rows in found.items():
+        for row in rows:
+            own = rows_of.get(line := _line_of(row))
+            if own is None:
+                others.append(line.name)
+            else:
+                own.setdefault(table, []).append(row)
     first = min(others, default=None)
-    lines = [line for line in lines if first is None or line.name < first]
-    chosen = frozenset(lines)
-    await memory.apply([Create(table, row) for table, rows in found.items() for row in rows if _line_of(row) in chosen])
-    return loaded, lines
+    return {line: rows_of[line] for line in short if first is None or line.name < first}
 
 
 async def _read(
@@ -103,15 +101,11 @@ def _line_of(row: Row) -> Line:
     return Line(str(row.key[0]), str(row.key[1]))
 
 
-async def sound_lines(group: Mapping[Line, LineRows]) -> dict[Line, LineRows]:
+async def sound_lines(context: EngineContext, group: Mapping[Line, LineRows]) -> dict[Line, LineRows]:
     """Recompute the hashes of lines, and return those before the first that is not sound."""
-    memory = EngineContext(MemoryBackend())
-    await memory.backend.apply(
-        [Create(table, row) for rows in group.values() for table, own in rows.items() for row in own]
-    )
     sound: dict[Line, LineRows] = {}
     for line, rows in group.items():
-        if (await verify(memory, line)).findings:
+        if (await look_at_rows(context, line, GivenRows(rows, opened=True))).findings:
             break
         sound[line] = rows
     return sound

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from holdfast._fields import count
-from holdfast.backends.interface import Backend, Get, Row
-from holdfast.backends.paging import UnreadableRange, scan_readable_rows
+from holdfast.backends.interface import Create, Get, Query, Row
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.paging import RowReader, UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key, Table
 from holdfast.codec import Codec
 from holdfast.engine.checked_rows import RowCodec
@@ -29,6 +31,43 @@ TOGETHER = 64
 
 Where = tuple[int, int]
 """The branch and the number of a step."""
+
+
+LineRows: TypeAlias = Mapping[Table, Sequence[Row]]
+"""All rows of a line, each table in the order of its keys."""
+
+
+class GivenRows:
+    """The rows of a line that were read before: they are checked without the store. `opened` says that they have their
+    records as bodies, and not what is stored."""
+
+    def __init__(self, rows: LineRows, *, opened: bool = False) -> None:
+        self.rows = rows
+        self.opened = opened
+        self._memory: MemoryBackend | None = None
+        self._loaded: set[Table] = set()
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """Answer queries, as a backend does: few lines need any."""
+        if not any(self.rows.get(query.space) for query in queries):
+            return [[] for _ in queries]
+        if self._memory is None:
+            self._memory = MemoryBackend()
+        for table in {query.space for query in queries} - self._loaded:
+            await self._memory.apply([Create(table, row) for row in self.rows.get(table, ())])
+            self._loaded.add(table)
+        return await self._memory.read(queries)
+
+    def steps_by_id(self) -> list[Row]:
+        """Return the steps in the order of their ids."""
+        return sorted(self.rows.get(STEPS, ()), key=_id_order)
+
+
+def _id_order(row: Row) -> tuple[Any, ...]:
+    return _BY_ID(row.key + row.columns)
+
+
+_BY_ID: itemgetter[Any] = itemgetter(*(list(STEPS.all_columns).index(name) for name in STEPS.order("id")))
 
 
 @dataclass
@@ -66,10 +105,16 @@ class LineCheck:
     """The check of a line in progress."""
 
     def __init__(
-        self, context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None = None
+        self,
+        context: EngineContext,
+        line: Line,
+        level: VerifyLevel,
+        tell: Callable[[int], None] | None = None,
+        given: GivenRows | None = None,
     ) -> None:
-        self.backend: Backend = context.stored
-        self.unchecked: Backend = context.unchecked
+        self.given = given
+        self.backend: RowReader = given or context.stored
+        self.unchecked: RowReader = given or context.unchecked
         """For reading columns alone."""
         self.row_codec: RowCodec = context.rows
         self.line = line
@@ -119,6 +164,12 @@ class LineCheck:
         """Yield the line's rows in a table, as far as they can be read, each with what its checksum says."""
         holes: list[UnreadableRange] = []
         read_bodies = bodies or self.row_codec.hides_columns
+        if self.given is not None:
+            for stored in self.given.rows.get(space, ()):
+                self.found.bytes += len(stored.body) if read_bodies else 0
+                row, damage = self.check_row(space, stored) if read_bodies else (stored, None)
+                yield row if bodies else row._replace(body=b""), damage
+            return
         async for stored in scan_readable_rows(self.backend, space, tuple(self.line), holes, bodies=read_bodies):
             self.found.bytes += len(stored.body) if read_bodies else 0  # some stores return bodies anyway
             self.count_row()
@@ -130,8 +181,20 @@ class LineCheck:
                 self.holes.append(hole)
                 self._replace_gaps(hole, finding)
 
+    async def steps_by_id(self) -> AsyncIterator[Row]:
+        """Yield the columns of the steps in the order of their ids."""
+        if self.given is not None:
+            for row in self.given.steps_by_id():
+                yield row
+            return
+        async for row in scan_rows(self.unchecked, STEPS, tuple(self.line), bodies=False, by="id"):
+            self.count_row()
+            yield row
+
     def check_row(self, space: Table, stored: Row) -> tuple[Row, HoldfastError | None]:
         """Return a row with its record as the body, and why it is not what was written, if it is not."""
+        if self.given is not None and self.given.opened:
+            return stored, None
         try:
             return self.row_codec.decode(space, stored), None
         except HoldfastError as error:

@@ -21,7 +21,7 @@ from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS
 from holdfast.engine.context import EngineContext
-from holdfast.engine.integrity.check import LineCheck, LineReport, Where, affected_by, find_salt, needs
+from holdfast.engine.integrity.check import GivenRows, LineCheck, LineReport, Where, affected_by, find_salt, needs
 from holdfast.engine.integrity.findings import MOST_AFFECTED, Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.parts import PartCheck
 from holdfast.engine.integrity.steps import StepCheck
@@ -31,7 +31,7 @@ from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import flatten, unpack_state
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, Line, StepRef, open_fold, open_fold_header, open_step
+from holdfast.engine.row_format import Branch, Line, StepRef, info_of, open_fold, open_fold_header, open_step
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.errors import CorruptError, InvalidError, UnsupportedError
 
@@ -228,6 +228,23 @@ async def look(
         if not findings or before == after or attempts == _ATTEMPTS:
             return check
         repeated = {each.same for each in findings}
+
+
+async def look_at_rows(
+    context: EngineContext, line: Line, given: GivenRows, level: VerifyLevel = VerifyLevel.HASHES
+) -> LineReport:
+    """Check the rows of a short line, as of one moment, without the store, up to its hashes.
+
+    Only the absence of findings counts: which index lacks what, and what is damaged by it, is found in the store.
+    """
+    check = LineCheck(context, line, level, given=given)
+    if check.deep:
+        rows = [check.check_row(LINES, row) for row in given.rows.get(LINES, ())]
+        salts = [info_of(row).salt for row, damage in rows if damage is None]
+        check.salt = (salts and salts[0]) or await find_salt(context, line)
+    await StepCheck(check).run()
+    await PartCheck(check).run()
+    return check.found
 
 
 async def _check(

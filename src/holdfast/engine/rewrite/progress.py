@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import tempfile
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Self
 
 from holdfast.backends.interface import Change, Delete, Put, Row
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key
+from holdfast.engine.context import EngineContext
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.steps import StepParent, StubProof
 from holdfast.engine.rewrite.row_sizes import SizeBalance
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, drop_writes, info_row
-from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.state_loader import LoadedState, StateLoader
+
+_CACHE_BYTES = 16 << 20
+"""Of a cache of its own: states of a form that goes are of no use to others."""
 
 _IN_MEMORY = 8 << 20
 """How many bytes are in memory; more go to a temporary file."""
@@ -68,6 +74,7 @@ class RewriteProgress:
 
     def __init__(
         self,
+        context: EngineContext,
         line: Line,
         info: LineInfo,
         branches: Sequence[Branch],
@@ -96,8 +103,10 @@ class RewriteProgress:
             self.known.setdefault(point.branch, []).append(point)
             if point.merged:
                 self._merges[point[:2]] = point.merged
-        self.max_bytes = 0
+        self.max_bytes: int = context.max_bytes
         """The most bytes of a step."""
+        cache = MemoryCache(min(_CACHE_BYTES, context.cache.max_bytes))
+        self.states: StateLoader = StateLoader(context.backend, cache, context.max_bytes)
         self.done: dict[int, int] = {}
         """How many steps of each branch are done."""
         self.folds: list[Row] = []
@@ -192,39 +201,45 @@ class RewriteProgress:
         """Return how many bytes the remaining steps take, with their nodes and large values."""
         return sum(self._sizes.values())
 
-    def switch_changes(self) -> list[Change]:
-        """Return the changes that make the new form the current one."""
-        changes: list[Change] = [Delete(FOLDS, tuple(self.line)), *(Put(FOLDS, row) for row in self.folds)]
-        steps = dict(self._changed)
+    def removed_branches(self) -> Set[int]:
+        """Return the branches that are removed with their steps."""
+        if not self._trims:
+            return frozenset()
+        lengths = self._needed_lengths()
+        return {each.branch for each in self.branches[1:] if not lengths[each.branch] and not self._is_start(each)}
+
+    def switch_changes(self) -> Iterator[Change]:
+        """Yield the changes that make the new form the current one, of which there may be many."""
+        yield Delete(FOLDS, tuple(self.line))
+        yield from (Put(FOLDS, row) for row in self.folds)
+        changed: Mapping[tuple[int, int], Row] = self._changed
         if self._trims:
             lengths = self._needed_lengths()
-            changes += (
-                Delete(BRANCHES, (*self.line, branch.branch))
-                for branch in self.branches[1:]
-                if not lengths[branch.branch] and not self._is_start(branch)
-            )
-            changes += (
+            yield from (Delete(BRANCHES, (*self.line, number)) for number in sorted(self.removed_branches()))
+            yield from (
                 Put(BRANCHES, branch._replace(name="").row(self.line))
                 for branch in self.branches[1:]
                 if branch.branch == self._closed and lengths[branch.branch]
             )
+            ends: dict[tuple[int, int], Row] = {}
             for old, row in self._ends.values():
                 if StepRef.of(row) != old:
-                    steps[old[:2]] = row
+                    ends[old[:2]] = row
+            changed = ChainMap(ends, self._changed)
             stubs = 0
             for number, points in self.known.items():
                 for point in filter(self.is_removed, points):
                     if point.seq >= lengths[number]:
-                        changes.append(Delete(STEPS, (*self.line, number, point.seq)))
+                        yield Delete(STEPS, (*self.line, number, point.seq))
                         continue
                     stubs += 1
                     last = point.seq == lengths[number] - 1
                     stub = self._stub(point)._replace(size=self._sizes.get(number, 0) if last else 0)
                     if last or not point.pruned or stub.metadata != point.metadata:
-                        steps[point[:2]] = stub.row(self.line, b"")
+                        yield Put(STEPS, stub.row(self.line, b""))
             self.fresh = self.fresh._replace(pruned=stubs)
-        changes += (Put(STEPS, row) for row in steps.values())
-        return [*changes, Put(LINES, info_row(self.line, self.fresh))]
+        yield from (Put(STEPS, row) for row in changed.values())
+        yield Put(LINES, info_row(self.line, self.fresh))
 
     def _stub(self, point: StepRef) -> StepRef:
         proof = point.proof or self._proofs.get(point[:2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Delete, Ensure, Expect, Put, Row, Scan
@@ -49,7 +49,7 @@ from holdfast.engine.row_format import (
     open_writes,
     write_row,
 )
-from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError, CorruptError
 
@@ -76,7 +76,7 @@ class LineRemoval:
         written = {str(row.key[2]) async for row in scan_rows(backend, WRITES, line, bodies=False)}
         return cls(backend, frozenset(objects), frozenset(written), await transitions(backend, walk.line), words)
 
-    async def changes(self, walk: RewriteProgress, switched: Iterable[Change]) -> list[Change]:
+    async def changes(self, walk: RewriteProgress) -> list[Change]:
         """Return what is removed together with the dropped steps, besides what the switch removes."""
         line = walk.line
         (refs,) = await self.backend.read([Scan(REFS, tuple(line))])
@@ -86,8 +86,8 @@ class LineRemoval:
         used = {parse_pointer(pointer).digest for pointer in walk.pointers}
         changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(self.objects - used))
         changes += self.words
-        deleted = {each.prefix[2:] for each in switched if isinstance(each, Delete) and each.space is BRANCHES}
-        remaining = [branch for branch in walk.branches[1:] if (branch.branch,) not in deleted]
+        deleted = walk.removed_branches()
+        remaining = [branch for branch in walk.branches[1:] if branch.branch not in deleted]
         return changes + await without(self.backend, line, ids, remaining, self.shown)
 
 
@@ -142,7 +142,6 @@ class Rewriter:
         self,
         context: EngineContext,
         lines: LineIndex,
-        states: StateLoader,
         projector: Projector,
         indexer: TextIndexer,
         fields: FieldIndex,
@@ -151,7 +150,6 @@ class Rewriter:
         self._context = context
         self._backend = context.backend
         self._lines = lines
-        self._states = states
         self._projector = projector
         self._indexer = indexer
         self._fields = fields
@@ -233,9 +231,17 @@ class Rewriter:
             # Those of the plan come last: they may remove writes, too.
             plan = plan._replace(changes=[*await self._writes_of_kept(line, points or (), plan.dropped), *plan.changes])
         progress = RewriteProgress(
-            line, info, branches, plan.dropped, points, plan.closed, merges, proofs, erase=plan.erase
+            self._context,
+            line,
+            info,
+            branches,
+            plan.dropped,
+            points,
+            plan.closed,
+            merges,
+            proofs,
+            erase=plan.erase,
         )
-        progress.max_bytes = self._context.max_bytes
         with ScratchNodes() as scratch:
             progress.scratch = scratch if lease is None else None
             commit = apply if apply is not None and choose is not None else self._backend.apply
@@ -264,7 +270,7 @@ class Rewriter:
             # Once: concurrent appends should not cause it to be computed again and again.
             old_nodes = Delete(NODES, (*line, info.form))
             changes = await self._changes(progress, removal, plan)
-            freed = (await balance(self._context, [*changes, old_nodes])).plus(progress.added)
+            freed = (await balance(self._context, chain(changes, [old_nodes]))).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
         switch = _Switch(progress, lease, conditions, removal, plan, apply)
@@ -301,7 +307,7 @@ class Rewriter:
         for branch in await self._grown_branches(progress):
             if not await self._follow(progress, lease, branch):
                 return False
-        changes = await self._changes(progress, switch.removal, switch.plan)
+        changes = [*await self._changes(progress, switch.removal, switch.plan)]
         if switch.plan.dropped:
             changes += await self._fields.after_prune(line, switch.plan.dropped)
         for each in (lease, pause):
@@ -369,11 +375,12 @@ class Rewriter:
             async for row in found_rows(self._context.stored, STEPS, keys)
         ]
 
-    async def _changes(self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan) -> list[Change]:
+    async def _changes(
+        self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan
+    ) -> Iterable[Change]:
         """Return the changes that switch to the new form."""
-        switched = progress.switch_changes()
-        removed = [] if removal is None else await removal.changes(progress, switched)
-        return [*removed, *switched, *plan.changes]
+        removed = [] if removal is None else await removal.changes(progress)
+        return chain(removed, progress.switch_changes(), plan.changes)
 
     async def _without_pins(self, line: Line, points: Sequence[StepRef], plan: RewritePlan) -> RewritePlan:
         """Return the plan without steps that are pinned."""
@@ -459,10 +466,10 @@ class Rewriter:
         progress.merged.update(parent[:2] for parent in step.header.parents[1:])
         if last is None:
             # Its parent is removed. All of its state is stored, with the origins.
-            loaded = await self._states.get(line, point)
+            loaded = await progress.states.get(line, point)
             if loaded.form not in (0, progress.info.form):
-                loaded = await self._states.load(line, point)
-            tree = await self._states.tree(line, loaded, progress.info.salt)
+                loaded = await progress.states.load(line, point)
+            tree = await progress.states.tree(line, loaded, progress.info.salt)
             progress.pointers |= tree.pointers
             await self._store(progress, lease, row, step, tree.root, tree.nodes, tree.objects)
             return
@@ -472,10 +479,10 @@ class Rewriter:
         if len(loaded.tail) < self._context.fold_every and point.tail:
             progress.keep(row, loaded, ())
             return
-        ws, root = await self._states.fold(line, loaded, progress.info.salt)
+        ws, root = await progress.states.fold(line, loaded, progress.info.salt)
         progress.pointers.update(ws.objects)
         await self._store(progress, lease, row, step, root, ws.created, ws.objects)
-        self._states.keep_nodes(ws)
+        progress.states.keep_nodes(ws)
 
     async def _store(
         self,

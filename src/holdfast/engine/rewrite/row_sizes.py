@@ -61,7 +61,8 @@ async def balance(context: EngineContext, changes: Iterable[Change]) -> SizeBala
     stored, salvage = context.stored, context.rows.salvage
     keys_by_table: dict[Table, list[Key]] = {}
     prefixes: list[tuple[Table, Key]] = []
-    written: list[Create | Ensure | Put] = []
+    written: list[tuple[Table, Key]] = []
+    rows = size = 0
     for change in changes:
         if isinstance(change, Delete):
             if len(change.prefix) == len(change.space.key):
@@ -69,18 +70,17 @@ async def balance(context: EngineContext, changes: Iterable[Change]) -> SizeBala
             else:
                 prefixes.append((change.space, change.prefix))
         elif isinstance(change, Create | Ensure | Put):
-            written.append(change)
-    rows = size = 0
+            rows, size = rows - 1, size - row_bytes(change.row)
+            written.append((change.space, change.row.key))
     deleted = {(space, prefix) for space, prefix in prefixes}
     for space, prefix in deleted:
         async for row in scan_rows(stored, space, prefix):
             rows, size = rows + 1, size + row_bytes(salvage(space, row))
-    for each in written:
-        rows, size = rows - 1, size - row_bytes(each.row)
+    spaces = {space for space, _ in prefixes}
+    for space, key in written:
         # What is overwritten counts, unless it is deleted anyway.
-        key = each.row.key
-        if not any((each.space, key[:width]) in deleted for width in range(len(key))):
-            keys_by_table.setdefault(each.space, []).append(key)
+        if space not in spaces or not any((space, key[:width]) in deleted for width in range(len(key))):
+            keys_by_table.setdefault(space, []).append(key)
     for space, keys in keys_by_table.items():
         async for row in found_rows(stored, space, list(dict.fromkeys(keys))):
             rows, size = rows + 1, size + row_bytes(salvage(space, row))

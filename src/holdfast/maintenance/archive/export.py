@@ -24,9 +24,10 @@ from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.line_stream import LINE_TABLES, stream_line
-from holdfast.engine.copy.short_lines import GROUP, LineRows, read_short_lines, sound_lines
+from holdfast.engine.copy.short_lines import GROUP, read_short_lines, sound_lines
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, place_of
+from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.line_walk import pages_of
 from holdfast.engine.model.attribution import mark_after, only_marked
 from holdfast.engine.model.json_diff import tree_of
@@ -107,7 +108,7 @@ async def export_threads(
         async with scratch_store(engine) as scratch:
             async for page in pages_of(lines, GROUP):
                 while page:
-                    sound = await sound_lines(await read_short_lines(engine.context, page))
+                    sound = await sound_lines(engine.context, await read_short_lines(engine.context, page))
                     for rows in sound.values():
                         if own := rows.get(LINES):  # it still exists
                             threads += 1

@@ -254,7 +254,7 @@ async def _check_lines(
     done = 0
     while done < len(lines):
         page = lines[done : done + GROUP]
-        sound = await sound_lines(await read_short_lines(scratch.context, page))
+        sound = await sound_lines(scratch.context, await read_short_lines(scratch.context, page))
         for line in sound or page[:1]:
             if not sound:
                 raise_problems(line, await verify(scratch.context, line), archive.name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
@@ -121,6 +122,8 @@ class BackupBackend(Backend):
         self._entries = {entry.line: entry for entry in entries}
         self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
         self._size = 0
+        self._order: list[Line] | None = None
+        """The names of all lines, in order, once they are needed."""
         self.replaced: dict[Line, dict[str, SortedRows]] = {}
         """Lines that are not as the backup has them."""
 
@@ -141,34 +144,52 @@ class BackupBackend(Backend):
         """Leave out a line."""
         self._entries.pop(line, None)
         self.replaced.pop(line, None)
+        self._order = None
 
     async def take(self, line: Line, other: Backend) -> None:
         """Have a line with the rows that another store has, which is not encrypted."""
+        self._order = None
         parts = self.replaced[line] = {table.name: SortedRows(table) for table in TABLES}
         async for table, row in stream_line(other, line, TABLES):
             parts[table.name].add(row)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return [await self._answer(query) for query in queries]
+        found: list[list[Row]] = [[] for _ in queries]
+        walks: list[tuple[Iterator[Line], Scan, list[Row]]] = []
+        for query, rows in zip(queries, found, strict=True):
+            if isinstance(query, Get):
+                rows += await self._get(query)
+            elif len(query.prefix) >= 2:
+                await self._scan(query, Line(str(query.prefix[0]), str(query.prefix[1])), rows)
+            else:
+                walks.append((self._lines_under(query), query, rows))
+        while walks:  # side by side, so that each line is read once
+            walks = [walk for walk in walks if await self._walk_on(*walk)]
+        return found
 
-    async def _answer(self, query: Query) -> list[Row]:
-        if isinstance(query, Get):
-            return await self._get(query)
-        if len(query.prefix) >= 2:
-            part = await self._part(query.space, Line(str(query.prefix[0]), str(query.prefix[1])))
-            return [] if part is None else part.scan(query, query.limit)
-        rows: list[Row] = []
-        for line in self._lines_under(query):
-            if query.limit is not None and len(rows) >= query.limit:
-                break
-            part = await self._part(query.space, line)
-            if part is not None:
-                rows += part.scan(query, None if query.limit is None else query.limit - len(rows))
-        return rows
+    async def _walk_on(self, lines: Iterator[Line], scan: Scan, rows: list[Row]) -> bool:
+        """Add the rows of the next line. Returns whether there may be more."""
+        line = next(lines, None) if scan.limit is None or len(rows) < scan.limit else None
+        if line is not None:
+            await self._scan(scan, line, rows)
+        return line is not None
 
-    def _lines_under(self, scan: Scan) -> list[Line]:
-        every = self._entries.keys() | self.replaced.keys()
-        return sorted((line for line in every if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
+    async def _scan(self, scan: Scan, line: Line, rows: list[Row]) -> None:
+        """Add the rows of a line to those that were found."""
+        part = await self._part(scan.space, line)
+        if part is not None:
+            rows += part.scan(scan, None if scan.limit is None else scan.limit - len(rows))
+
+    def _lines_under(self, scan: Scan) -> Iterator[Line]:
+        """Return the lines of which a scan may return rows, in its order."""
+        if self._order is None:
+            self._order = sorted(self._entries.keys() | self.replaced.keys())
+        order = self._order
+        first, last = [(*scan.prefix, *(() if scan.by else bound[:1])) for bound in (scan.start, scan.stop)]
+        start = bisect_left(order, first)
+        stop = bisect_right(order, last, key=lambda line: tuple(line)[: len(last)])
+        places = range(start, stop)
+        return (order[place] for place in (reversed(places) if scan.reverse else places))
 
     async def _get(self, query: Get) -> list[Row]:
         rows: list[Row] = []

@@ -28,11 +28,12 @@ from holdfast.engine.checked_rows import mark_key
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.copy_report import CopyProgress
-from holdfast.engine.copy.line_stream import every_line
+from holdfast.engine.copy.line_stream import LINE_TABLES, every_line
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
-from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.integrity.check import GivenRows
+from holdfast.engine.integrity.verify import look_at_rows, raise_problems, verify
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.namespaces import (
@@ -704,8 +705,12 @@ async def _rename(source: Engine, lines: Sequence[Line], roots: Mapping[Line, Li
 
 
 async def _check(source: Engine, line: Line) -> None:
-    """Verify a line of the backup."""
-    raise_problems(line, await verify(source.context, line), source.context.backend.url)
+    """Verify a line of the backup, which is in memory as a whole."""
+    context, tables = source.context, (LINES, *LINE_TABLES)
+    found = await context.stored.read([Scan(table, tuple(line)) for table in tables])
+    given = GivenRows(dict(zip(tables, found, strict=True)))
+    if (await look_at_rows(context, line, given)).findings:
+        raise_problems(line, await verify(context, line), context.backend.url)
 
 
 def _verified(line: Line) -> str:

@@ -32,8 +32,10 @@ from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import Sealer
-from holdfast.engine.copy.short_lines import GROUP, load_short_lines
+from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.short_lines import GROUP, read_stored_lines
 from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.check import LineRows
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.line_head import end_query
 from holdfast.engine.line_walk import each_of, lines_of_kinds, pages_of
@@ -53,6 +55,7 @@ _START = f'{{"kind": {json.dumps(_MARK)}, "format": {_FORMAT}, '
 _OPENING = ', "threads": {'
 _PART = 256
 """How many heads are packed together."""
+_encode = json.JSONEncoder(sort_keys=True).encode
 _NOTHING = hashlib.sha256().hexdigest()
 """The digest of no rows, which most threads have twice."""
 
@@ -171,7 +174,7 @@ class StoreHeads(msgspec.Struct, frozen=True):
         yield f'"store": {json.dumps(self.store)}, "tenant": {json.dumps(self.tenant)}, "threads": {{'
         in_order = self.threads if isinstance(self.threads, PackedHeads) else sorted(self.threads)
         for number, name in enumerate(in_order):
-            head = json.dumps(msgspec.to_builtins(self.threads[name]), sort_keys=True)
+            head = _encode(msgspec.to_builtins(self.threads[name]))
             yield f"{', ' if number else ''}{json.dumps(name)}: {head}"
         yield f'}}, "time": {json.dumps(self.time)}'
 
@@ -288,9 +291,9 @@ async def export_heads(
     named = each_of([Line(tenant, name) for name in threads or ()])
     async for page in pages_of(lines_of_kinds(context.backend, tenant, kinds) if threads is None else named, GROUP):
         while page:
-            loaded, short = await load_short_lines(context, page)
+            short = await _short_heads(context, page)
             for line in short or page[:1]:
-                head = await _head((loaded if short else context).backend, line)
+                head = short[line] if short else await _head(context.backend, line)
                 if head is not None and (line.name > last or not found) and not others:
                     found.add(last := line.name, head)
                 elif head is not None:  # names of an encrypted store, or of a caller, are in another order
@@ -334,15 +337,13 @@ async def _head(backend: Backend, line: Line) -> ThreadHead | None:
         outline = await _outline(backend, line)
         if outline.info is None:
             return None
-        numbers = [0, *outline.branches]
-        branches = tuple(_branch_head(outline, number) for number in numbers)
-        steps = await _steps(backend, line, {each.branch: each.length for each in branches})
+        branches = _branch_heads(outline)
         head = ThreadHead(
             outline.info.created,
             outline.info.version,
             outline.info.form,
             branches,
-            steps,
+            await _steps(backend, line, {each.branch: each.length for each in branches}),
             await _digest(backend, REFS, line),
             await _digest(backend, WRITES, line),
             tuple(sorted([_ref_digest(row) async for row in scan_rows(backend, REFS, tuple(line)) if _is_name(row)])),
@@ -350,6 +351,42 @@ async def _head(backend: Backend, line: Line) -> ThreadHead | None:
         (now,) = await backend.read([Get(LINES, [tuple(line)])])
         if now and info_of(now[0]) == outline.info:
             return head
+
+
+async def _short_heads(context: EngineContext, lines: Sequence[Line]) -> dict[Line, ThreadHead | None]:
+    """Return the heads of the first of some lines, as many as are short."""
+    heads: dict[Line, ThreadHead | None] = {}
+    for line, rows in (await read_stored_lines(context, lines)).items():
+        try:
+            heads[line] = _head_of(context, rows)
+        except UNREADABLE:
+            break
+    return heads
+
+
+def _head_of(context: EngineContext, rows: LineRows) -> ThreadHead | None:
+    """Return the head of a line of which all rows are given, as they are stored."""
+    lines, branches, refs, writes = [
+        [context.rows.decode(table, row) for row in rows.get(table, ())] for table in (LINES, BRANCHES, REFS, WRITES)
+    ]
+    if not lines:
+        return None
+    info, steps = info_of(lines[0]), rows.get(STEPS, ())
+    ends = {point.branch: point for point in map(StepRef.of, steps)}
+    return ThreadHead(
+        info.created,
+        info.version,
+        info.form,
+        _branch_heads(_Outline(info, {each.branch: each for each in map(Branch.of, branches)}, ends)),
+        _digest_of_rows([row._replace(body=b"") for row in steps]),
+        _digest_of_rows(sorted(row for row in refs if row.key[2] != LEASE)),
+        _digest_of_rows(writes),
+        tuple(sorted(_ref_digest(row) for row in refs if _is_name(row))),
+    )
+
+
+def _branch_heads(outline: _Outline) -> tuple[BranchHead, ...]:
+    return tuple(_branch_head(outline, number) for number in (0, *outline.branches))
 
 
 def _branch_head(outline: _Outline, number: int) -> BranchHead:
@@ -369,17 +406,23 @@ async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> st
 
 
 async def _digest(backend: Backend, table: Table, line: Line) -> str:
-    digest, refs, there = hashlib.sha256(), list[Row](), False
+    digest, refs = hashlib.sha256(), list[Row]()
     async for row in scan_rows(backend, table, tuple(line)):
-        if table is REFS:
+        if table is not REFS:
+            digest.update(_row_digest(row))
+        elif row.key[2] != LEASE:
             refs.append(row)
-        else:
-            digest.update(_row_digest(row))
-        there = True
-    for row in sorted(refs):  # an encrypted store has them in another order
-        if row.key[2] != LEASE:
-            digest.update(_row_digest(row))
-    return digest.hexdigest() if there else _NOTHING
+    # An encrypted store has them in another order.
+    return _digest_of_rows(sorted(refs)) if table is REFS else digest.hexdigest()
+
+
+def _digest_of_rows(rows: Sequence[Row]) -> str:
+    if not rows:
+        return _NOTHING
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(_row_digest(row))
+    return digest.hexdigest()
 
 
 def _is_name(ref: Row) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast._fields import Internal, Local, computed, count, fill
-from holdfast.backends.interface import Backend, Batch, Create, Get, Query, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Get, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
@@ -19,15 +19,13 @@ from holdfast.backends.tables import BEHIND, BRANCHES, FIELDS, HEADS, LINES, REA
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.checked_rows import marked_tables
-from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.line_stream import LINE_TABLES
-from holdfast.engine.copy.short_lines import GROUP, load_short_lines
+from holdfast.engine.copy.short_lines import GROUP, read_stored_lines
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
-from holdfast.engine.fields import thread_key, value_of
-from holdfast.engine.integrity.check import LineCheck, LineReport
+from holdfast.engine.integrity.check import GivenRows, LineCheck, LineReport
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
-from holdfast.engine.integrity.verify import look
+from holdfast.engine.integrity.verify import look, look_at_rows
 from holdfast.engine.line_walk import count_lines, pages_of
 from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind, line_kind
 from holdfast.engine.projection.projector import LATE_SECONDS
@@ -261,28 +259,20 @@ class _Verification:
         at again in the store. Returns how many."""
         if self._heads is not None or self._level >= VerifyLevel.DECODE:
             return 0
-        context, lines = await load_short_lines(self._engine.context, lines, (FIELDS, WORDS))
-        with_fields = self._level >= VerifyLevel.HASHES and await self._load_fields(context, lines)
-        engine = Engine(context)
-        for number, line in enumerate(lines):
-            found = (await look(context, line, self._level)).found
-            if found.findings or (with_fields and not await engine.fields.is_right(line)):
+        short = await read_stored_lines(self._engine.context, lines, (FIELDS, WORDS))
+        deep = self._level >= VerifyLevel.HASHES
+        wrong = await self._engine.fields.wrong_lines(short) if deep else frozenset[Line]()
+        for number, (line, rows) in enumerate(short.items()):
+            found = await look_at_rows(self._engine.context, line, GivenRows(rows), self._level)
+            if found.findings or line in wrong:
                 return number
             self._count(found)
             self.report.count(line.name)
-            if self._level >= VerifyLevel.HASHES and await _has_rows(context.backend, WORDS, line):
+            if deep and WORDS in rows:
                 await self._check_derived(line, check_word_index)
             if self._progress is not None:
                 self._progress(self.report.lines, total, line.name)
-        return len(lines)
-
-    async def _load_fields(self, context: EngineContext, lines: Sequence[Line]) -> bool:
-        """Add to lines in memory what the index of fields says about them."""
-        own = await context.backend.read([Scan(FIELDS, tuple(line)) for line in lines])
-        keys = [thread_key(line, value_of(row)) for line, rows in zip(lines, own, strict=True) for row in rows]
-        (found,) = await self._backend.read([Get(FIELDS, keys)]) if keys else ([],)
-        await context.backend.apply([Create(FIELDS, row) for row in found])
-        return not self._engine.context.rows.converts
+        return len(short)
 
     async def _check(self, line: Line, progress: Callable[[int], None] | None = None) -> LineCheck:
         check = await look(self._engine.context, line, self._level, progress)
