@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -108,7 +107,9 @@ def test_locks_of_npm_are_whole_and_name_no_registry(name: str) -> None:
     packages = lock["packages"]
     assert packages.pop("")["dependencies"] == asked["dependencies"]
     pinned = {name.removeprefix("node_modules/"): package["version"] for name, package in packages.items()}
-    wanted = {name: each.rpartition("@")[2] for name, each in asked["dependencies"].items()} | asked.get("overrides", {})
+    wanted = {name: each.rpartition("@")[2] for name, each in asked["dependencies"].items()} | asked.get(
+        "overrides", {}
+    )
     assert {name: pinned[name] for name in wanted} == wanted, "run `make lock`"
     assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []
     assert [name for name, package in packages.items() if "resolved" in package] == []

@@ -21,12 +21,19 @@ def node() -> Path:
     return Path(found).resolve()
 
 
+def _files(lock: Path) -> list[Path]:
+    return [lock / name for name in ("package.json", "package-lock.json", ".npmrc")]
+
+
+def place(lock: Path, folder: Path) -> Path:
+    """Return where the packages of a lock are installed, or would be."""
+    return folder / hashlib.sha256(b"".join(each.read_bytes() for each in _files(lock))).hexdigest()[:12]
+
+
 def install(lock: Path, folder: Path) -> Path:
     """Install the packages of a lock into a folder, unless they are there; only one process does so at a time. Returns
     where their `node_modules` are."""
-    files = [lock / name for name in ("package.json", "package-lock.json", ".npmrc")]
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:12]
-    target = folder / digest
+    files, target = _files(lock), place(lock, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

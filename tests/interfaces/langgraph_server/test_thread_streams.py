@@ -43,7 +43,11 @@ def _until_end(events: Any) -> Any:
     for each in events:
         yield each
         data = each["params"]["data"]
-        if each["method"] == "lifecycle" and not each["params"]["namespace"] and data["event"] in ("completed", "failed"):
+        if (
+            each["method"] == "lifecycle"
+            and not each["params"]["namespace"]
+            and data["event"] in ("completed", "failed")
+        ):
             return
 
 

@@ -123,7 +123,7 @@ class _Answer(msgspec.Struct):
 class _Respond(Input):
     interrupt_id: str | None = None
     response: Any = None
-    namespace: list[str] = []
+    namespace: list[str] | None = None
     responses: list[_Answer] | None = None
     update: Any = None
     goto: Any = None
@@ -159,7 +159,7 @@ def _respond(call: ClientCall, thread: str, given: _Respond) -> Object:
 
 
 class _Get(Input):
-    namespace: list[str] = []
+    namespace: list[str] | None = None
     keys: list[str] | None = None
 
 
@@ -173,10 +173,10 @@ def _get(call: ClientCall, thread: str, given: _Get) -> Object:
     return {"values": values, **named}
 
 
-def _states(call: ClientCall, thread: str, namespace: list[str], limit: int = 0, before: str | None = None) -> Any:
+def _states(call: ClientCall, thread: str, namespace: list[str] | None, limit: int = 0, before: str | None = None) -> Any:
     """Return the latest state of a thread or a graph in it, or, with a limit, its history."""
     require(call, thread)
-    where = place(thread, {"checkpoint_ns": "|".join(namespace)})
+    where = place(thread, {"checkpoint_ns": "|".join(namespace or ())})
     graph = graph_of(call, thread)
     with of_graph(thread):
         if not limit:
@@ -186,7 +186,7 @@ def _states(call: ClientCall, thread: str, namespace: list[str], limit: int = 0,
 
 
 class _Checkpoints(Input):
-    namespace: list[str] = []
+    namespace: list[str] | None = None
     limit: int = 10
     before: str | None = None
 

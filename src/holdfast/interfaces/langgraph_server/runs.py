@@ -132,9 +132,7 @@ def _modes(given: str | Sequence[str] | None) -> list[str]:
     return modes
 
 
-def submit(
-    call: ClientCall, thread: str | None, request: RunRequest, *, streams: bool, protocol: bool = False
-) -> Run:
+def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams: bool, protocol: bool = False) -> Run:
     """Submit a run. Without a thread, it has one of its own."""
     _refuse(request)
     assistant = find_assistant(call, request.assistant_id)
