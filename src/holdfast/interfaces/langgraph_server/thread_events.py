@@ -50,6 +50,8 @@ class _Place:
         self.done = set[str]()
         self.run: Run | None = None
         self.base = 0
+        self.coming: list[str] = []
+        """The runs that are yet to begin."""
 
 
 async def follow_thread(
@@ -72,9 +74,9 @@ async def follow_thread(
         while True:
             woken.clear()
             found = await call.server.work(partial(_look, call, thread, place, limit))
-            if place.run is not None and place.run.id not in known:
-                known.add(place.run.id)
-                listeners.add(place.run.id, wake)
+            for id in {*place.coming, *([place.run.id] if place.run else ())} - known:
+                known.add(id)
+                listeners.add(id, wake)
             for each in found:
                 yield each
             if found:
@@ -83,7 +85,7 @@ async def follow_thread(
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), pause)
                 pause = _SHORTEST
-            quiet, pause = quiet + pause, min(2 * pause, _IDLE if place.run is None else _LONGEST)
+            quiet, pause = quiet + pause, min(2 * pause, _LONGEST if place.run or place.coming else _IDLE)
             if quiet >= _HEARTBEAT:
                 quiet = 0.0
                 if await call.server.work(partial(call.server.authenticator.ended, [call.caller])):
@@ -105,7 +107,7 @@ def _look(call: ClientCall, thread: str, place: _Place, limit: int) -> list[Mome
     require(call, thread)
     runs = runs_on(call, thread)
     begun = _begun(runs)
-    bases = _bases(begun)
+    bases, place.coming = _bases(begun), [each.id for each in runs if each.state == QUEUED]
     if place.after is None:
         place.after = _start(runs, begun, bases, place)
     for index, (run, base) in enumerate(zip(begun, bases, strict=True)):
