@@ -48,10 +48,10 @@ def page(browser: Any, script: bytes, tmp_path: Path) -> Iterator[Any]:
     with holdfast.open(tmp_path / "agents.db") as store:
         graphs = load_graphs(store, [("chat", "kit:chat", chat())])
 
-        async def send_page(request: Any) -> Response:  # noqa: ARG001
+        async def send_page(request: Any) -> Response:
             return Response(_PAGE, media_type="text/html", headers=_PAGE_POLICY)
 
-        async def send_script(request: Any) -> Response:  # noqa: ARG001
+        async def send_script(request: Any) -> Response:
             return Response(script, media_type="text/javascript")
 
         def routes(server: Any) -> list[Any]:

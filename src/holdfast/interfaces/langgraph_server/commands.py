@@ -173,7 +173,9 @@ def _get(call: ClientCall, thread: str, given: _Get) -> Object:
     return {"values": values, **named}
 
 
-def _states(call: ClientCall, thread: str, namespace: list[str] | None, limit: int = 0, before: str | None = None) -> Any:
+def _states(
+    call: ClientCall, thread: str, namespace: list[str] | None, limit: int = 0, before: str | None = None
+) -> Any:
     """Return the latest state of a thread or a graph in it, or, with a limit, its history."""
     require(call, thread)
     where = place(thread, {"checkpoint_ns": "|".join(namespace or ())})

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.interfaces.http.routes import Input
 from holdfast.interfaces.langgraph.client_runs import to_json
 from holdfast.interfaces.langgraph.protocol_stream import checkpoint_envelope
@@ -180,6 +180,6 @@ def failure(id: int | None, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"type": "error", "id": id, "error": code, "message": message}
 
 
-def gone(error: NotFoundError) -> dict[str, Any]:
-    """Return the last frame of the stream of a thread that is there no longer."""
-    return failure(None, "no_such_run", str(error))
+def gone(error: NotFoundError | DeniedError) -> dict[str, Any]:
+    """Return the last frame of the stream of a thread that is there no longer, or not for the caller."""
+    return failure(None, "no_such_run" if isinstance(error, NotFoundError) else "permission_denied", str(error))

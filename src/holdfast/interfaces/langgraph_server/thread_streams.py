@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.routes import Route, RouteTable, input_type
@@ -83,7 +83,7 @@ def stream_events(call: ClientCall, thread_id: str, *, last_event_id: str = "", 
                     yield b": heartbeat\n\n"
                 elif wanted.matches(each):
                     yield sse(each.method, each.encode(), each.id)
-        except NotFoundError as error:
+        except (NotFoundError, DeniedError) as error:
             yield sse("error", to_json(gone(error)))
 
     return _response(call, events())
@@ -136,7 +136,7 @@ def join_thread(call: ClientCall, thread_id: str, *, stream_mode: Any = None, la
                         yield sse("error", to_json({"run_id": each.run.id, **error_json(each.run)}), each.number)
                     ended = describe_run(each.run, ["run_id", "thread_id", "status"])
                     yield sse("run_done", to_json(ended), each.number)
-        except NotFoundError as error:
+        except (NotFoundError, DeniedError) as error:
             yield sse("error", to_json({"error": error.code, "message": str(error)}))
 
     return _response(call, events())
@@ -245,6 +245,9 @@ class _Socket:
                     if event is not None:
                         await self._send_event(event)
                 return  # the token has ended
+            except DeniedError as error:
+                await self._send(gone(error))
+                return
             except NotFoundError as error:
                 if any(each.after[0] >= 0 for each in self._all.values()):
                     await self._send(gone(error))
