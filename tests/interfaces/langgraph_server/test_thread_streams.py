@@ -26,8 +26,8 @@ def test_a_run_is_begun_and_followed(clients: Clients, transport: Any) -> None:
         values = list(thread.values)
         assert values[-1]["messages"][-1]["content"] == "You said hello"
         assert thread.output["log"] == ["planned plainly", "replied"]
-        events = list(_until_end(thread.subscribe(["lifecycle", "updates", "custom", "messages", "checkpoints"])))
-    assert {"lifecycle", "updates", "custom", "messages", "checkpoints"} == set(_kinds(events))
+        events = list(_until_end(thread.events))
+    assert {"lifecycle", "values", "updates", "custom", "messages", "checkpoints", "tasks"} == set(_kinds(events))
     numbers = [each["seq"] for each in events]
     assert numbers == sorted(set(numbers))
     custom = next(each for each in events if each["method"] == "custom")
@@ -54,8 +54,10 @@ def _until_end(events: Any) -> Any:
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 def test_a_question_is_answered(clients: Clients, transport: Any) -> None:
     async def run() -> Any:
-        client = get_client(url=clients.served.url, api_key=clients.served.token)
-        async with client.threads.stream(str(uuid4()), assistant_id="nested", transport=transport) as thread:
+        async with (
+            get_client(url=clients.served.url, api_key=clients.served.token) as client,
+            client.threads.stream(str(uuid4()), assistant_id="nested", transport=transport) as thread,
+        ):
             await thread.run.start(input=TURN)
             async for _ in thread.values:
                 pass

@@ -87,6 +87,12 @@ class Server:
         self._answers = RepeatedChanges()
         self._run_id = secrets.token_hex(8)
         self._limiter: anyio.CapacityLimiter | None = None
+        self.is_stopping = False
+
+    def end_streams(self) -> None:
+        """End what would go on for as long as clients like: the server is about to stop."""
+        self.is_stopping = True
+        self.hub.close()
 
     async def work(self, function: Callable[[], Any]) -> Any:
         """Run a function that blocks in a thread."""
@@ -411,7 +417,7 @@ def build_app(
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
     has_sockets = any(isinstance(each, WebSocketRoute) for each in routes)
-    return ProtectedApp(app, service.options, server.hub.close, has_sockets=has_sockets)
+    return ProtectedApp(app, service.options, server.end_streams, has_sockets=has_sockets)
 
 
 _MAX_CHANGES = 10_000

@@ -58,7 +58,7 @@ class Event(NamedTuple):
     """An event of the protocol."""
 
     number: int
-    index: int
+    order: int
     """Of several with a number."""
     method: str
     namespace: list[str]
@@ -71,7 +71,7 @@ class Event(NamedTuple):
     @property
     def id(self) -> str:
         """The id by which clients know it."""
-        return f"{self.number}.{self.index}" if self.index else str(self.number)
+        return f"{self.number}.{self.order}" if self.order else str(self.number)
 
     def encode(self) -> bytes:
         """Return it as it is sent."""

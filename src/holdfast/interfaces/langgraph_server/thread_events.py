@@ -73,6 +73,8 @@ async def follow_thread(
     try:
         while True:
             woken.clear()
+            if call.server.is_stopping:
+                return
             found = await call.server.work(partial(_look, call, thread, place, limit))
             for id in {*place.coming, *([place.run.id] if place.run else ())} - known:
                 known.add(id)

@@ -255,9 +255,9 @@ class _Socket:
                 await asyncio.sleep(_ABSENT_PAUSE)  # a command may make the thread
 
     async def _send_event(self, event: Event) -> None:
-        new = [each for each in self._all.values() if each.after < (event.number, event.index)]
+        new = [each for each in self._all.values() if each.after < (event.number, event.order)]
         for each in new:
-            each.after = (event.number, event.index)
+            each.after = (event.number, event.order)
         if any(each.wanted.matches(event) for each in new):
             await self._socket.send_text(event.encode().decode())
 
