@@ -111,7 +111,7 @@ lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(PY) -m tools.adapters versions
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
-	cd requirements/azurite && npm $(if $(UPGRADE),update,install) --package-lock-only
+	for name in azurite langgraph-js; do (cd requirements/$$name && npm $(if $(UPGRADE),update,install) --package-lock-only); done
 
 clean: ## Remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache \

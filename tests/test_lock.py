@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -99,13 +100,16 @@ def test_every_pin_has_hashes() -> None:
         assert [name for name, found in pins(lock).items() for _, text in found if "sha256:" not in text] == []
 
 
-def test_the_lock_of_azurite_is_whole_and_names_no_registry() -> None:
-    asked = json.loads((FOLDER / "azurite" / "package.json").read_text(encoding="utf-8"))
-    lock = json.loads((FOLDER / "azurite" / "package-lock.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["azurite", "langgraph-js"])
+def test_locks_of_npm_are_whole_and_name_no_registry(name: str) -> None:
+    asked = json.loads((FOLDER / name / "package.json").read_text(encoding="utf-8"))
+    lock = json.loads((FOLDER / name / "package-lock.json").read_text(encoding="utf-8"))
     packages = lock["packages"]
     assert packages.pop("")["dependencies"] == asked["dependencies"]
-    pinned = {name.rpartition("node_modules/")[2]: package["version"] for name, package in packages.items()}
-    wanted = {**asked["dependencies"], **asked["overrides"]}
+    pinned = {name.removeprefix("node_modules/"): package["version"] for name, package in packages.items()}
+    wanted = {name: each.rpartition("@")[2] for name, each in asked["dependencies"].items()} | asked.get(
+        "overrides", {}
+    )
     assert {name: pinned[name] for name in wanted} == wanted, "run `make lock`"
     assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []
     assert [name for name, package in packages.items() if "resolved" in package] == []

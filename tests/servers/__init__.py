@@ -11,13 +11,15 @@ Where a server cannot be had, the test is skipped with the reason; where CI is s
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from tests.servers import given
+from tests.servers import given, npm
 from tests.servers.azurite import AzuriteServer
 from tests.servers.gcs import GcsServer
 from tests.servers.mongod import MongoReplicaSet, MongoServer
@@ -43,6 +45,7 @@ __all__ = [
     "azure_server",
     "gcs",
     "gcs_server",
+    "javascript",
     "mongodb",
     "mongodb_replica_set",
     "mongodb_server",
@@ -179,6 +182,17 @@ def stop() -> None:
     stop_all()
     for shared in (_postgres, _pgbouncer, _mongodb, _redis, _s3, _moto, _azure, _gcs):
         shared.cache_clear()
+
+
+def javascript(*, installs: bool) -> Path:
+    """Where LangGraph's packages for JavaScript are installed; by day only if they are already."""
+    lock, folder = npm.ROOT / "requirements" / "langgraph-js", npm.ROOT / "build" / "langgraph-js"
+    if installs:
+        return _had("LangGraph's clients in JavaScript", lambda: npm.node() and npm.install(lock, folder))
+    found = npm.place(lock, folder)
+    if shutil.which("node") is None or not found.exists():
+        pytest.skip(f"{MISSING}: LangGraph's clients in JavaScript: `make nightly` installs them, with Node")
+    return found
 
 
 def _had(name: str, start: Callable[[], S]) -> S:

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import base64
 import email.utils
-import fcntl
-import hashlib
 import hmac
 import http.client
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import obstore
 from obstore.store import AzureStore
 
+from tests.servers import npm
 from tests.servers.object_server import BUCKET, ObjectServer
-from tests.servers.processes import HOST, Missing, usable, wait_for
+from tests.servers.processes import HOST, usable, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
-LOCK = ROOT / "requirements" / "azurite"
-FOLDER = ROOT / "build" / "azurite"
+LOCK = npm.ROOT / "requirements" / "azurite"
+FOLDER = npm.ROOT / "build" / "azurite"
 
 # Azurite's own, which everybody knows.
 ACCOUNT = "devstoreaccount1"
@@ -43,10 +39,7 @@ class AzuriteServer(ObjectServer):
     scheme = "az"
 
     def __init__(self) -> None:
-        node = shutil.which("node")
-        if node is None or shutil.which("npm") is None:
-            raise Missing("node or npm is not installed (Debian, Ubuntu: apt-get install npm)")
-        self._command = [usable(Path(node).resolve()), usable(install())]
+        self._command = [usable(npm.node()), usable(install())]
         super().__init__()
 
     @property
@@ -115,22 +108,5 @@ class AzuriteServer(ObjectServer):
 
 
 def install() -> Path:
-    """Install Azurite, unless it is there; only one process does so at a time. Returns its program."""
-    files = [LOCK / name for name in ("package.json", "package-lock.json", ".npmrc")]
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:12]
-    target = FOLDER / digest
-    program = target / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            partial = FOLDER / "partial"
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            for each in files:
-                shutil.copy(each, partial)
-            done = subprocess.run(["npm", "ci", "--omit=dev"], cwd=partial, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise Missing(f"npm could not install it: {' '.join(done.stderr.split())[-300:]}")
-            partial.rename(target)
-    return program
+    """Install Azurite, unless it is there. Returns its program."""
+    return npm.install(LOCK, FOLDER) / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"

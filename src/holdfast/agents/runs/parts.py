@@ -32,11 +32,13 @@ _MAX_BODY = 1 << 30
 
 
 class Part(NamedTuple):
-    """A part of a stream: its number in the run, from 1 on, its kind, and what it says, as JSON."""
+    """A part of a stream: its number in the run, from 1 on, its kind, what it says, as JSON, and when it was stored, in
+    nanoseconds since 1970."""
 
     number: int
     kind: str
     data: bytes
+    time: int = 0
 
 
 class _Listeners:
@@ -119,7 +121,7 @@ class PartLog:
 
     async def _store(self, parts: Sequence[Part]) -> None:
         claim, id = self._held.claim, self._held.stored.id
-        body = wrap(msgspec.msgpack.encode(parts), codec=BodyKind.RAW)
+        body = wrap(msgspec.msgpack.encode([each[:3] for each in parts]), codec=BodyKind.RAW)
         key = (*parts_prefix(self._held.line, id), f"{parts[-1].number:012d}")
         row = Row(key, ("", self._table.context.clock()), body)
         batch: list[Change] = [claim.condition(), Put(REFS, row)]
@@ -140,7 +142,7 @@ async def _last(table: RunTable, line: Line, id: str) -> int:
 def _parts_of(row: Row) -> list[Part]:
     try:
         found: Any = msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content)
-        return msgspec.convert(found, list[Part])
+        return [each._replace(time=int(row.columns[1])) for each in msgspec.convert(found, list[Part])]
     except msgspec.MsgspecError as error:
         raise CorruptError(f"the parts of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 
@@ -171,6 +173,10 @@ class RunReader:
         scan = Scan(REFS, parts_prefix(line, given.id), (f"{after + 1:012d}",), limit=limit)
         (rows,) = run(self._table.context.backend.read([scan]))
         return [part for row in rows for part in _parts_of(row) if part.number > after]
+
+    def last_number(self, given: Run) -> int:
+        """Return the number of the last part of a run; 0 if there is none."""
+        return run(_last(self._table, Line(self._table.tenant, given.thread), given.id))
 
     def drop_parts(self, runs: Sequence[Run]) -> None:
         """Delete the parts of some runs, which are over."""

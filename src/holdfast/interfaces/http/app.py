@@ -21,7 +21,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
 
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
@@ -87,6 +87,12 @@ class Server:
         self._answers = RepeatedChanges()
         self._run_id = secrets.token_hex(8)
         self._limiter: anyio.CapacityLimiter | None = None
+        self.is_stopping = False
+
+    def end_streams(self) -> None:
+        """End what would go on for as long as clients like: the server is about to stop."""
+        self.is_stopping = True
+        self.hub.close()
 
     async def work(self, function: Callable[[], Any]) -> Any:
         """Run a function that blocks in a thread."""
@@ -410,7 +416,8 @@ def build_app(
     handlers: Any = {404: _not_found, 405: _not_found}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
-    return ProtectedApp(app, service.options, server.hub.close)
+    has_sockets = any(isinstance(each, WebSocketRoute) for each in routes)
+    return ProtectedApp(app, service.options, server.end_streams, has_sockets=has_sockets)
 
 
 _MAX_CHANGES = 10_000

@@ -108,13 +108,27 @@ _MAX_DIGITS = 15
 class ProtectedApp:
     """An ASGI application behind the checks."""
 
-    def __init__(self, app: App, options: ServiceOptions, end_streams: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        options: ServiceOptions,
+        end_streams: Callable[[], None] | None = None,
+        *,
+        has_sockets: bool = False,
+    ) -> None:
+        self.has_sockets = has_sockets
+        """Whether it serves WebSockets."""
         self._app = app
         self._end_streams = end_streams
         self._stops = False
         self._options = options
         self._rate = RateLimit(options.rate * 2, options.burst * 2)
         self._bodies = _BodyBudget(_BODIES * options.max_body)
+
+    @property
+    def max_message(self) -> int:
+        """The largest message of a WebSocket, in bytes."""
+        return self._options.max_body
 
     def prepare_stop(self) -> None:
         """End what would go on for as long as the client likes: the server is about to stop."""
@@ -124,15 +138,15 @@ class ProtectedApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         # Parts of paths are matched as they were sent: a quoted slash is part of a name.
         raw = scope.get("raw_path")
         scope = {**scope, "path": raw.decode("ascii", "replace") if raw else scope["path"]}
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+            return
         limits = _Transfer(self._options, self._bodies, receive, send)
         try:
             self._check(scope)
@@ -148,6 +162,17 @@ class ProtectedApp:
             _log.info("a client did not take its response in time")  # and the server closes the connection
         finally:
             limits.release()
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a WebSocket on."""
+        try:
+            self._check({**scope, "method": "GET"})
+            await self._app(scope, receive, send)
+        except HoldfastError:
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the answer is a 403
+        except asyncio.CancelledError:
+            if not self._stops:
+                raise
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)

@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -67,6 +68,7 @@ class TimedProtocol(H11Protocol):
 
     strangers: Strangers
     _deadline: asyncio.TimerHandle | None = None
+    _is_upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,6 +87,13 @@ class TimedProtocol(H11Protocol):
         else:
             self._stop_waiting()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over, to whoever checks at once who opens it."""
+        self._stop_waiting()
+        self._is_upgraded = True
+        self.strangers.remove(self)
+        super().handle_websocket_upgrade(event)
+
     def keep(self) -> None:
         """Let the connection stay: a token was shown."""
         self.strangers.remove(self)
@@ -95,7 +104,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        if self._deadline is None:
+        if self._deadline is None and not self._is_upgraded:
             self._deadline = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
 
     def _stop_waiting(self) -> None:
@@ -155,7 +164,8 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=protocol,
-                ws="none",
+                ws="websockets-sansio" if app.has_sockets else "none",
+                ws_max_size=app.max_message,
                 lifespan="on",
                 log_level="warning",
                 access_log=False,

@@ -18,6 +18,7 @@ from langgraph.types import Command, Interrupt, Send
 from holdfast.agents.runs.parts import PartLog
 from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.errors import InvalidError, UnsupportedError
+from holdfast.interfaces.langgraph.protocol_stream import protocol_chunks
 
 MARK = "␞client"
 """The only key of the input of a run that a client submitted."""
@@ -40,6 +41,8 @@ class ClientRun(msgspec.Struct, kw_only=True, omit_defaults=True):
     metadata: dict[str, Any] = {}
     modes: list[str] = []
     subgraphs: bool = False
+    protocol: bool = False
+    """Whether it streams what `threads.stream` has: see `protocol_stream`."""
     interrupt_before: str | list[str] | None = None
     interrupt_after: str | list[str] | None = None
     checkpoint: dict[str, Any] = {}
@@ -175,6 +178,10 @@ class FollowedGraph:
         whole = merged_config(request, config)
         if is_new:
             whole["configurable"] |= request.checkpoint
+        if request.protocol:
+            del options["stream_mode"], options["subgraphs"]
+            yield from protocol_chunks(self._graph, work, whole, options, _in_loop if self._needs_loop else None)
+            return
         stream: Any
         if "events" in request.modes:
             stream = self._events(work, whole, options)

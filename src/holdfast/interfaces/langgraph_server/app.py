@@ -18,9 +18,10 @@ from holdfast.interfaces.langgraph_server.items import ITEMS
 from holdfast.interfaces.langgraph_server.refused import REFUSED
 from holdfast.interfaces.langgraph_server.routes import client_routes
 from holdfast.interfaces.langgraph_server.runs import RUNS
+from holdfast.interfaces.langgraph_server.thread_streams import THREAD_STREAMS, socket_route
 from holdfast.interfaces.langgraph_server.threads import THREADS
 
-TABLES = (ASSISTANTS, THREADS, RUNS, ITEMS, REFUSED)
+TABLES = (ASSISTANTS, THREADS, RUNS, THREAD_STREAMS, ITEMS, REFUSED)
 """All operations."""
 
 
@@ -35,4 +36,9 @@ def graph_routes(server: Server, graphs: Mapping[str, Any]) -> list[BaseRoute]:
         body = msgspec.json.encode({"version": __version__, "flags": flags})
         return Response(body, media_type="application/json")
 
-    return [Route("/ok", ok), Route("/info", info), *client_routes(server, ServedGraphs(graphs), TABLES)]
+    served = ServedGraphs(graphs)
+    return [
+        *(Route("/ok", ok), Route("/info", info)),
+        *client_routes(server, served, TABLES),
+        socket_route(server, served),
+    ]

@@ -11,8 +11,6 @@ from holdfast.interfaces.langgraph_server.routes import ClientCall
 REFUSED = RouteTable()
 
 _CRONS = ("runs by the clock are jobs of the store", "store.jobs.add(name, 'submit', schedule=…), holdfast work --jobs")
-_PROTOCOL = ("the protocol of commands and events is not spoken", "client.runs.stream, client.runs.join_stream")
-_THREAD_STREAM = ("runs are streamed, and not threads", "client.runs.join_stream(thread_id, run_id)")
 
 _ALL = (
     ("POST", "/runs/crons", *_CRONS),
@@ -21,9 +19,6 @@ _ALL = (
     ("PATCH", "/runs/crons/{cron_id}", *_CRONS),
     ("POST", "/runs/crons/search", *_CRONS),
     ("POST", "/runs/crons/count", *_CRONS),
-    ("GET", "/threads/{thread_id}/stream", *_THREAD_STREAM),
-    ("POST", "/threads/{thread_id}/commands", *_PROTOCOL),
-    ("POST", "/threads/{thread_id}/stream/events", *_PROTOCOL),
 )
 
 

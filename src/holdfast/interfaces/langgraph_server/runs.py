@@ -20,6 +20,7 @@ from holdfast.engine.namespaces import split_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
 from holdfast.interfaces.langgraph.client_runs import MODES, ClientRun, interrupt_json, to_command, to_json
+from holdfast.interfaces.langgraph.protocol_stream import PROTOCOL_MODES
 from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, find_assistant
 from holdfast.interfaces.langgraph_server.graphs import assistant_id as id_of_graph
 from holdfast.interfaces.langgraph_server.routes import ClientCall, Later, Reply
@@ -131,13 +132,13 @@ def _modes(given: str | Sequence[str] | None) -> list[str]:
     return modes
 
 
-def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams: bool) -> Run:
+def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams: bool, protocol: bool = False) -> Run:
     """Submit a run. Without a thread, it has one of its own."""
     _refuse(request)
     assistant = find_assistant(call, request.assistant_id)
     if request.command:
         to_command(request.command)  # an error is the caller's
-    modes = _modes(request.stream_mode) or (["values"] if streams else [])
+    modes = list(PROTOCOL_MODES) if protocol else _modes(request.stream_mode) or (["values"] if streams else [])
     given, about = request.config or {}, {"graph_id": assistant["graph_id"], "assistant_id": assistant["assistant_id"]}
     base = assistant["config"]
     config = {**base, **given}
@@ -159,7 +160,8 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         context=context,
         metadata=request.metadata or {},
         modes=modes,
-        subgraphs=request.stream_subgraphs,
+        subgraphs=protocol or request.stream_subgraphs,
+        protocol=protocol,
         interrupt_before=request.interrupt_before,
         interrupt_after=request.interrupt_after,
         checkpoint={} if not checkpoint else place(id, checkpoint)["configurable"],
@@ -183,7 +185,7 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
                 roll_back(call, id, each.id)
     until = datetime.now(UTC) - _KEPT
     RunReader(call.service.store).drop_parts([each for each in others if each.ended and each.ended < until])
-    return call.store.runs.submit(
+    submitted = call.store.runs.submit(
         id,
         wanted.as_input(),
         graph=assistant["graph_id"],
@@ -191,6 +193,8 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         attempts=1,
         when=timedelta(seconds=request.after_seconds) if request.after_seconds else None,
     )
+    listeners.notify(id)
+    return submitted
 
 
 def _sweep(call: ClientCall) -> None:
@@ -287,7 +291,7 @@ class _Streams:
         self._counts[call.caller.identity] -= 1
 
 
-_streams = _Streams()
+open_streams = _Streams()
 
 
 def _look(call: ClientCall, thread: str, id: str, after: int, limit: int) -> tuple[Run, list[Part]]:
@@ -328,12 +332,14 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
         listeners.remove(run.id, wake)
 
 
-def _sse(kind: str, data: bytes, number: int | None = None) -> bytes:
-    id = b"" if number is None else b"id: %d\n" % number
+def sse(kind: str, data: bytes, number: int | str | None = None) -> bytes:
+    """Return an event as it is sent."""
+    id = b"" if number is None else f"id: {number}\n".encode()
     return id + b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
 
-def _error_json(run: Run) -> Object:
+def error_json(run: Run) -> Object:
+    """Return the error of a run."""
     return {"error": run.error_code or "error", "message": run.error}
 
 
@@ -347,27 +353,27 @@ def stream_response(
         is_over = False
         try:
             if after == 0:
-                yield _sse("metadata", to_json({"run_id": run.id, "attempt": 1}), 0)
+                yield sse("metadata", to_json({"run_id": run.id, "attempt": 1}), 0)
             async for each in follow(call, run, after):
                 if each is None:
                     yield b": heartbeat\n\n"
                 elif isinstance(each, Part):
                     if not modes or _mode_of(each.kind) & set(modes):
-                        yield _sse(each.kind, each.data, each.number)
+                        yield sse(each.kind, each.data, each.number)
                 else:
                     is_over = True
                     if each.state == "failed":
-                        yield _sse("error", to_json(_error_json(each)))
+                        yield sse("error", to_json(error_json(each)))
                     if created:
                         await call.server.work(partial(_end_temporary, call, each))
         finally:
-            _streams.end(call)
+            open_streams.end(call)
             if cancels and not is_over:
                 with suppress(NotFoundError, ConflictError):
                     await asyncio.shield(call.server.work(lambda: call.store.runs.cancel(run.id)))
 
     async def respond(request: Request) -> Response:  # noqa: ARG001
-        _streams.begin(call)
+        open_streams.begin(call)
         where = f"/threads/{run.thread}/runs/{run.id}"
         headers = {"cache-control": "no-store", "x-accel-buffering": "no", "location": f"{where}/stream"}
         if created:
@@ -387,7 +393,7 @@ def _mode_of(kind: str) -> set[str]:
 def _final(call: ClientCall, run: Run) -> Any:
     """Return the values that a run came to."""
     if run.state == "failed":
-        return {"__error__": _error_json(run)}
+        return {"__error__": error_json(run)}
     graph = graph_of(call, run.thread)
     with of_graph(run.thread):
         snapshot = graph.get_state({"configurable": {"thread_id": run.thread}})
@@ -406,7 +412,7 @@ def join_response(call: ClientCall, run: Run, *, cancels: bool = False, created:
         raise NotFoundError("there is no such run")  # not reached: the last is the run
 
     async def respond(request: Request) -> Response:
-        _streams.begin(call)
+        open_streams.begin(call)
         waiting = asyncio.create_task(ended())
         gone = asyncio.create_task(_disconnected(request))
         try:
@@ -419,7 +425,7 @@ def join_response(call: ClientCall, run: Run, *, cancels: bool = False, created:
             if created:
                 await call.server.work(partial(_end_temporary, call, waiting.result()))
         finally:
-            _streams.end(call)
+            open_streams.end(call)
             gone.cancel()
             waiting.cancel()
         headers = {"cache-control": "no-store", "content-location": f"/threads/{run.thread}/runs/{run.id}"}
