@@ -168,10 +168,15 @@ class _ScanPosition(NamedTuple):
 
 
 def prepare(
-    engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread", visible: Visible | None = None
+    engine: Engine,
+    tenant: str,
+    query: str,
+    kind: LineKind | None = "thread",
+    visible: Visible | None = None,
+    scan_limit: int | None = None,
 ) -> SearchRun:
     """Parse a query over the lines of a tenant. Raises `InvalidError` with the column of the error."""
-    return SearchRun(engine, tenant, parse(query), kind=kind, visible=visible)
+    return SearchRun(engine, tenant, parse(query), kind=kind, visible=visible, scan_limit=scan_limit)
 
 
 async def search(
@@ -367,22 +372,22 @@ class SearchRun:
                         break
                     if self._progress is not None and self.examined - examined >= _PAGE:
                         self._progress(done - 1, len(threads) if following is None else None, name)
-                    if self._is_enough(skipped):
+                    if self.is_enough(skipped):
                         (more,) = await self._engine.lines.pages([(summary.line, before)], 1)
                         if not more:
                             break
                         return results, at._replace(before=before), True
                 if self._progress is not None:
                     self._progress(done, len(threads) if following is None else None, name)
-                if self._is_enough(skipped) and (done < len(threads) or following is not None):
+                if self.is_enough(skipped) and (done < len(threads) or following is not None):
                     return results, at, True
             if following is None:
                 return results, None, False
             start = _ScanPosition(following)
-            if self._is_enough(skipped):
+            if self.is_enough(skipped):
                 return results, start, True
 
-    def _is_enough(self, skipped: int) -> bool:
+    def is_enough(self, skipped: int = 0) -> bool:
         """Whether a scan is at its limit. A thread that its own properties exclude counts as a checkpoint."""
         return self._scan_limit is not None and self.examined + skipped >= self._scan_limit
 
@@ -545,27 +550,34 @@ class SearchRun:
 
     # Threads --------------------------------------------------------------------------------------------------
 
-    async def threads(self, prefix: str, after: str, limit: int) -> list[LineSummary]:
-        """Return the threads that match, ordered by name, with a prefix and after a name."""
+    async def threads(self, prefix: str, after: str, limit: int) -> tuple[list[LineSummary], str | None]:
+        """Return the threads that match, ordered by name, with a prefix and after a name; and where to go on, if
+        the limit of what is read was reached."""
         own_prefix = thread_prefix(self._query)
         if not (prefix.startswith(own_prefix) or own_prefix.startswith(prefix)):
-            return []
+            return [], None
         longest = max(prefix, own_prefix, key=len)
         terms = await self.field_terms()
         if terms:
-            return await self._indexed_threads(terms, longest, after, limit)
+            return await self._indexed_threads(terms, longest, after, limit), None
         results: list[LineSummary] = []
         while True:
             page = await self._engine.lines.list_lines(self._tenant, self._kind, longest, after, _THREAD_PAGE)
             for thread in await self._visible_lines(page):
-                if len(results) < limit and await self.matches_thread(thread):
+                if await self.matches_thread(thread):
                     results.append(thread)
-            if len(page) < _THREAD_PAGE or len(results) >= limit:
-                return results
+                self.examined += 1
+                if len(results) >= limit:
+                    return results, None
+                if self.is_enough():
+                    return results, thread.line.name
+            if len(page) < _THREAD_PAGE:
+                return results, None
             after = page[-1].line.name
             sizes = await self._known_sizes() if self.asks_of_threads else None
             if sizes is not None:
-                return results + await self._of_sizes(sizes, longest, after, limit - len(results))
+                more, read_to = await self._of_sizes(sizes, longest, after, limit - len(results))
+                return results + more, read_to
 
     async def _known_sizes(self) -> Mapping[str, LineSummary] | None:
         """Return the sizes of threads by name; None if they are too many to know, or it is not threads that are asked
@@ -574,14 +586,17 @@ class SearchRun:
 
     async def _of_sizes(
         self, sizes: Mapping[str, LineSummary], prefix: str, after: str, limit: int
-    ) -> list[LineSummary]:
-        """Return matching threads by name, after a name, of those that their sizes do not exclude."""
+    ) -> tuple[list[LineSummary], str | None]:
+        """Return matching threads by name, after a name, of those that their sizes do not exclude; and where to go
+        on."""
         names = sorted(name for name in sizes if name > after and name.startswith(prefix))
         left = (name for name in names if self.may_match(sizes[name]))
         results: list[LineSummary] = []
         while len(results) < limit and (some := dict.fromkeys(islice(left, _THREAD_PAGE), False)):
             results += await self.matching_candidates(some)
-        return results[:limit]
+            if len(results) < limit and self.is_enough():
+                return results, next(reversed(some))
+        return results[:limit], None
 
     def may_match(self, summary: LineSummary) -> bool:
         """Return whether a thread may match, as far as its name, times and sizes tell."""
@@ -612,6 +627,7 @@ class SearchRun:
         for."""
         lines = [Line(self._tenant, name) for name in names]
         found = await self._engine.lines.list_named(await filter_visible(self._visible, lines, lambda line: line))
+        self.examined += len(names)
         return [each for each in found if await self._matches_candidate(each, names[each.line.name])]
 
     async def _matches_candidate(self, summary: LineSummary, certain: bool) -> bool:
@@ -655,8 +671,10 @@ class SearchRun:
 
     async def _exists(self, line: Line, query: Query) -> bool:
         here = every([Field("thread", "=", line.name), query])
-        page = await SearchRun(self._engine, self._tenant, here, kind=line_kind(line.name)).page(1)
-        return bool(page)
+        run = SearchRun(self._engine, self._tenant, here, kind=line_kind(line.name))
+        found = await run.page(1)
+        self.examined += run.examined
+        return bool(found)
 
 
 _HINT = "Pass SearchPage.next with the same query"

@@ -27,6 +27,9 @@ _LARGEST = 5
 _DAYS = 14
 _GROWTH_DAYS = 30
 PAGE = 100
+_EXAMINED, _EXAMINED_FURTHER = 600, 6000
+"""How many threads and checkpoints a query that no index answers reads at once, and how many where it goes on."""
+
 ORDERS: Sequence[ThreadOrder] = ("updated", "name", "steps", "branches", "size")
 
 
@@ -118,14 +121,21 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     order: ThreadOrder = next((each for each in ORDERS if each == sort), "updated")
     status = next((each for each in STATES if each == params.get("status")), None)
     values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": order, "status": status, "items": []}
-    values |= {"problem": None, "orders": ORDERS, "statuses": STATES, "next": None}
+    values |= {"problem": None, "orders": ORDERS, "statuses": STATES, "next": None, "stopped": False}
     values |= {"filtered": bool(prefix or where or status), "bulk": offered_in_bulk(call)}
     cursor = params.get("cursor") or None
     try:
         page = call.store.threads(
-            prefix=prefix, where=where or None, status=status, order=order, preview=True, limit=PAGE, cursor=cursor
+            prefix=prefix,
+            where=where or None,
+            status=status,
+            order=order,
+            preview=True,
+            limit=PAGE,
+            cursor=cursor,
+            scan_limit=_EXAMINED_FURTHER if cursor else _EXAMINED,
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     nested = order in ("updated", "name")  # a largest thread is not below a smaller one
-    return {**values, "items": nest(page) if nested else page, "next": page.next}
+    return {**values, "items": nest(page) if nested else page, "next": page.next, "stopped": len(page) < PAGE and page.next}
