@@ -235,12 +235,7 @@ class SearchRun:
         """Return the first page, or the one after a cursor."""
         how, start = self._parse_cursor(after)
         self.examined = self.unreadable = 0
-        indexed = (
-            how != SCAN
-            and self._kind == "thread"
-            and word_filters(self._query) is not None
-            and await self._engine.indexer.state(self._tenant) == ON
-        )
+        indexed = how != SCAN and await self.has_index()
         if how == INDEX and not indexed:
             raise ConflictError("the index was removed since the previous page", hint="Search again from the start")
         how = how or (INDEX if indexed else SCAN)
@@ -259,6 +254,11 @@ class SearchRun:
                 self.examined,
             )
         return SearchPage(results, self, how, limit, cursor, stopped)
+
+    async def has_index(self) -> bool:
+        """Return whether the index of words answers the query."""
+        known = self._kind == "thread" and word_filters(self._query) is not None
+        return known and await self._engine.indexer.state(self._tenant) == ON
 
     def _cursor(self, how: str, position: Sequence[Any]) -> str:
         data = json.dumps([how, self._digest(), *position], ensure_ascii=False, separators=(",", ":"))
@@ -667,14 +667,23 @@ class SearchRun:
         for part in parts:
             if part not in together and not await self.matches_thread(summary, part):
                 return False
-        return not together or await self._exists(summary.line, every(together))
+        return not together or await self._exists(summary, every(together))
 
-    async def _exists(self, line: Line, query: Query) -> bool:
-        here = every([Field("thread", "=", line.name), query])
-        run = SearchRun(self._engine, self._tenant, here, kind=line_kind(line.name))
-        found = await run.page(1)
-        self.examined += run.examined
-        return bool(found)
+    async def _exists(self, summary: LineSummary, query: Query) -> bool:
+        """Return whether a checkpoint of a thread matches."""
+        here = every([Field("thread", "=", summary.line.name), query])
+        run = SearchRun(self._engine, self._tenant, here, kind=line_kind(summary.line.name))
+        try:
+            if await run.has_index():
+                return bool(await run.page(1))
+            subjects, before = await run.match_page(summary.line, "", summary)
+            while before and not subjects:
+                subjects, before = await run.match_page(summary.line, before, summary)
+            return bool(subjects)
+        except CorruptError:
+            return False
+        finally:
+            self.examined += run.examined
 
 
 _HINT = "Pass SearchPage.next with the same query"
