@@ -168,10 +168,15 @@ class _ScanPosition(NamedTuple):
 
 
 def prepare(
-    engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread", visible: Visible | None = None
+    engine: Engine,
+    tenant: str,
+    query: str,
+    kind: LineKind | None = "thread",
+    visible: Visible | None = None,
+    scan_limit: int | None = None,
 ) -> SearchRun:
     """Parse a query over the lines of a tenant. Raises `InvalidError` with the column of the error."""
-    return SearchRun(engine, tenant, parse(query), kind=kind, visible=visible)
+    return SearchRun(engine, tenant, parse(query), kind=kind, visible=visible, scan_limit=scan_limit)
 
 
 async def search(
@@ -230,12 +235,7 @@ class SearchRun:
         """Return the first page, or the one after a cursor."""
         how, start = self._parse_cursor(after)
         self.examined = self.unreadable = 0
-        indexed = (
-            how != SCAN
-            and self._kind == "thread"
-            and word_filters(self._query) is not None
-            and await self._engine.indexer.state(self._tenant) == ON
-        )
+        indexed = how != SCAN and await self.has_index()
         if how == INDEX and not indexed:
             raise ConflictError("the index was removed since the previous page", hint="Search again from the start")
         how = how or (INDEX if indexed else SCAN)
@@ -254,6 +254,11 @@ class SearchRun:
                 self.examined,
             )
         return SearchPage(results, self, how, limit, cursor, stopped)
+
+    async def has_index(self) -> bool:
+        """Return whether the index of words answers the query."""
+        known = self._kind == "thread" and word_filters(self._query) is not None
+        return known and await self._engine.indexer.state(self._tenant) == ON
 
     def _cursor(self, how: str, position: Sequence[Any]) -> str:
         data = json.dumps([how, self._digest(), *position], ensure_ascii=False, separators=(",", ":"))
@@ -367,22 +372,22 @@ class SearchRun:
                         break
                     if self._progress is not None and self.examined - examined >= _PAGE:
                         self._progress(done - 1, len(threads) if following is None else None, name)
-                    if self._is_enough(skipped):
+                    if self.is_enough(skipped):
                         (more,) = await self._engine.lines.pages([(summary.line, before)], 1)
                         if not more:
                             break
                         return results, at._replace(before=before), True
                 if self._progress is not None:
                     self._progress(done, len(threads) if following is None else None, name)
-                if self._is_enough(skipped) and (done < len(threads) or following is not None):
+                if self.is_enough(skipped) and (done < len(threads) or following is not None):
                     return results, at, True
             if following is None:
                 return results, None, False
             start = _ScanPosition(following)
-            if self._is_enough(skipped):
+            if self.is_enough(skipped):
                 return results, start, True
 
-    def _is_enough(self, skipped: int) -> bool:
+    def is_enough(self, skipped: int = 0) -> bool:
         """Whether a scan is at its limit. A thread that its own properties exclude counts as a checkpoint."""
         return self._scan_limit is not None and self.examined + skipped >= self._scan_limit
 
@@ -545,27 +550,34 @@ class SearchRun:
 
     # Threads --------------------------------------------------------------------------------------------------
 
-    async def threads(self, prefix: str, after: str, limit: int) -> list[LineSummary]:
-        """Return the threads that match, ordered by name, with a prefix and after a name."""
+    async def threads(self, prefix: str, after: str, limit: int) -> tuple[list[LineSummary], str | None]:
+        """Return the threads that match, ordered by name, with a prefix and after a name; and where to go on, if
+        the limit of what is read was reached."""
         own_prefix = thread_prefix(self._query)
         if not (prefix.startswith(own_prefix) or own_prefix.startswith(prefix)):
-            return []
+            return [], None
         longest = max(prefix, own_prefix, key=len)
         terms = await self.field_terms()
         if terms:
-            return await self._indexed_threads(terms, longest, after, limit)
+            return await self._indexed_threads(terms, longest, after, limit), None
         results: list[LineSummary] = []
         while True:
             page = await self._engine.lines.list_lines(self._tenant, self._kind, longest, after, _THREAD_PAGE)
             for thread in await self._visible_lines(page):
-                if len(results) < limit and await self.matches_thread(thread):
+                if await self.matches_thread(thread):
                     results.append(thread)
-            if len(page) < _THREAD_PAGE or len(results) >= limit:
-                return results
+                self.examined += 1
+                if len(results) >= limit:
+                    return results, None
+                if self.is_enough():
+                    return results, thread.line.name
+            if len(page) < _THREAD_PAGE:
+                return results, None
             after = page[-1].line.name
             sizes = await self._known_sizes() if self.asks_of_threads else None
             if sizes is not None:
-                return results + await self._of_sizes(sizes, longest, after, limit - len(results))
+                more, read_to = await self._of_sizes(sizes, longest, after, limit - len(results))
+                return results + more, read_to
 
     async def _known_sizes(self) -> Mapping[str, LineSummary] | None:
         """Return the sizes of threads by name; None if they are too many to know, or it is not threads that are asked
@@ -574,14 +586,17 @@ class SearchRun:
 
     async def _of_sizes(
         self, sizes: Mapping[str, LineSummary], prefix: str, after: str, limit: int
-    ) -> list[LineSummary]:
-        """Return matching threads by name, after a name, of those that their sizes do not exclude."""
+    ) -> tuple[list[LineSummary], str | None]:
+        """Return matching threads by name, after a name, of those that their sizes do not exclude; and where to go
+        on."""
         names = sorted(name for name in sizes if name > after and name.startswith(prefix))
         left = (name for name in names if self.may_match(sizes[name]))
         results: list[LineSummary] = []
         while len(results) < limit and (some := dict.fromkeys(islice(left, _THREAD_PAGE), False)):
             results += await self.matching_candidates(some)
-        return results[:limit]
+            if len(results) < limit and self.is_enough():
+                return results, next(reversed(some))
+        return results[:limit], None
 
     def may_match(self, summary: LineSummary) -> bool:
         """Return whether a thread may match, as far as its name, times and sizes tell."""
@@ -612,6 +627,7 @@ class SearchRun:
         for."""
         lines = [Line(self._tenant, name) for name in names]
         found = await self._engine.lines.list_named(await filter_visible(self._visible, lines, lambda line: line))
+        self.examined += len(names)
         return [each for each in found if await self._matches_candidate(each, names[each.line.name])]
 
     async def _matches_candidate(self, summary: LineSummary, certain: bool) -> bool:
@@ -651,12 +667,23 @@ class SearchRun:
         for part in parts:
             if part not in together and not await self.matches_thread(summary, part):
                 return False
-        return not together or await self._exists(summary.line, every(together))
+        return not together or await self._exists(summary, every(together))
 
-    async def _exists(self, line: Line, query: Query) -> bool:
-        here = every([Field("thread", "=", line.name), query])
-        page = await SearchRun(self._engine, self._tenant, here, kind=line_kind(line.name)).page(1)
-        return bool(page)
+    async def _exists(self, summary: LineSummary, query: Query) -> bool:
+        """Return whether a checkpoint of a thread matches."""
+        here = every([Field("thread", "=", summary.line.name), query])
+        run = SearchRun(self._engine, self._tenant, here, kind=line_kind(summary.line.name))
+        try:
+            if await run.has_index():
+                return bool(await run.page(1))
+            subjects, before = await run.match_page(summary.line, "", summary)
+            while before and not subjects:
+                subjects, before = await run.match_page(summary.line, before, summary)
+            return bool(subjects)
+        except CorruptError:
+            return False
+        finally:
+            self.examined += run.examined
 
 
 _HINT = "Pass SearchPage.next with the same query"

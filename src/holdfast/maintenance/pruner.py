@@ -317,7 +317,7 @@ class _Pass:
         if where is not None and self._selection.kinds == {"thread"}:
             while True:  # with the index of fields, if that knows what the query asks for
                 run = SearchRun(self._engine, self._tenant, where)
-                page = await run.threads(self._selection.prefix, after, _PAGE)
+                page, _ = await run.threads(self._selection.prefix, after, _PAGE)
                 for summary in page:
                     yield summary.line
                 if len(page) < _PAGE:

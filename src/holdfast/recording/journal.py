@@ -14,6 +14,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -49,6 +50,9 @@ DivergenceKind: TypeAlias = Literal[
 RecordMode: TypeAlias = Literal["full", "redacted", "digest"]
 MODES: Final = ("full", "redacted", "digest")
 
+_TIMED = ("model", "tool", "call", "step")
+"""Kinds of calls whose times are recorded."""
+
 _MAX_ERROR = 2000
 """Characters of the text of an error."""
 
@@ -69,12 +73,17 @@ class Call:
     chunks: list[Any] | None = None
     payload: Any = None
     """An object by which the caller knows this call; it is not recorded."""
+    began: int = 0
+    took: int = 0
+    """When it began, and how long it took, in nanoseconds; 0 if that is not known."""
 
     def to_record(self) -> list[Any]:
         """Return the stored form."""
         outcome: dict[str, Any] = {} if self.error is None else {"error": self.error}
         if self.chunks:
             outcome["chunks"] = self.chunks
+        if self.began:
+            outcome["time"] = [self.began, self.took]
         return [self.kind, self.name, self.start, self.end, self.input, self.result, *([outcome] if outcome else ())]
 
     @classmethod
@@ -84,7 +93,8 @@ class Call:
         outcome: Mapping[str, Any] = rest[0] if rest else {}
         # The caller did not wait for one that has no end: a timeout or a cancellation ended it.
         error = outcome.get("error") if end else asyncio.CancelledError()
-        return cls(kind, name, given, start, end, result, error, outcome.get("chunks"))
+        began, took = outcome.get("time", (0, 0))
+        return cls(kind, name, given, start, end, result, error, outcome.get("chunks"), began=began, took=took)
 
     @property
     def is_cancelled(self) -> bool:
@@ -142,13 +152,14 @@ class TaskJournal:
 
     def begin(self, kind: str, name: str, given: Any) -> Call:
         """Record that a call begins."""
-        call = Call(kind, name, given, next(self._events))
+        call = Call(kind, name, given, next(self._events), began=time.time_ns() if kind in _TIMED else 0)
         self.calls.append(call)
         return call
 
     def end(self, call: Call, result: Any = None, error: BaseException | None = None) -> None:
         """Record how a call ended."""
         call.end, call.result = next(self._events), result
+        call.took = max(0, time.time_ns() - call.began) if call.began else 0
         call.error = None if error is None else store_error(error)
 
     def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
@@ -458,9 +469,10 @@ _SALT = 8
 def digest_call(call: list[Any]) -> list[Any]:
     """Return a call with a digest of its input and result, with a salt of its own: equal ones do not look equal."""
     kind, name, start, end, *rest = call
+    times = {key: value for outcome in rest[2:] for key, value in outcome.items() if key == "time"}
     salt = os.urandom(_SALT)
     digest = hashlib.blake2b(repr(plain(rest)).encode(), digest_size=16, salt=salt).hexdigest()
-    return [kind, name, start, end, f"blake2b:{salt.hex()}:{digest}", None]
+    return [kind, name, start, end, f"blake2b:{salt.hex()}:{digest}", None, *([times] if times else ())]
 
 
 def pack_recording(

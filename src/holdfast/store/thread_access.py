@@ -176,6 +176,7 @@ class ThreadListing:
         preview: bool = False,
         limit: int = 100,
         cursor: str | None = None,
+        scan_limit: int | None = None,
     ) -> Page[ThreadInfo]:
         """List the threads of this tenant: a page of them, by name; or by another `order`, `"updated"`, `"steps"`,
         `"branches"` or `"size"`, the latest or largest first.
@@ -185,11 +186,15 @@ class ThreadListing:
         metadata, as in `where="meta.user=alice"`, finds them by an index, too; see the guide "Search". Agents, scopes,
         sessions and the store's own records are lines of steps as threads are: `kind` lists those. With `preview`, each
         has its last message and its user; not for an identity, whose reads of threads are recorded.
+
+        A page of a query that no index answers ends after `scan_limit` threads and checkpoints were read, even if it is
+        empty: its `next` goes on there.
         """
         check_name(prefix, "start of a name")
         self._handle.engine.context.rows.check_prefix(prefix)
         after = validation.cursor_text(cursor)
         count = validation.require_count(limit, "limit")
+        most = _scan_limit(scan_limit)
         of_kind = _checked_kind(kind)
         engine, tenant = self._handle.engine, self._handle.tenant
         visible = await self._visible(of_kind)
@@ -205,8 +210,9 @@ class ThreadListing:
                 raise InvalidError(
                     "only threads are listed in another order than by name", hint="Leave out kind or order"
                 )
-            page = await self._list_in_order(order, prefix, where, status, after, count, visible)
+            page = await self._list_in_order(order, prefix, where, status, after, count, visible, most)
             return await self._previewed(page) if preview else page
+        read_to = None
         if status is not None:
             listed = await self._list_by_status(status, prefix, where, after, count + 1, visible)
         elif where is None:
@@ -214,9 +220,11 @@ class ThreadListing:
         else:
             from holdfast.history.search import prepare
 
-            search = prepare(engine, tenant, where, of_kind, visible)
-            listed = await self._described(await search.threads(prefix, after, count + 1))
+            search = prepare(engine, tenant, where, of_kind, visible, most)
+            matching, read_to = await search.threads(prefix, after, count + 1)
+            listed = await self._described(matching)
         page = Page.cut(listed, count, lambda info: info.thread)
+        page.next = page.next or read_to
         return await self._previewed(page) if preview else page
 
     @operation(may_lag=True)
@@ -244,14 +252,13 @@ class ThreadListing:
         from holdfast.history.search import search
 
         count, of_kind = validation.require_count(limit, "limit"), _checked_kind(kind)
-        most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
         return await search(
             self._handle.engine,
             self._handle.tenant,
             query,
             limit=count,
             after=cursor,
-            scan_limit=most,
+            scan_limit=_scan_limit(scan_limit),
             progress=progress,
             kind=of_kind,
             visible=await self._visible(of_kind),
@@ -289,7 +296,7 @@ class ThreadListing:
             since=since,
             until=until,
             prices=parse_prices(prices),
-            scan_limit=None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit")),
+            scan_limit=_scan_limit(scan_limit),
             progress=progress,
             visible=await self._visible("thread"),
         )
@@ -333,6 +340,7 @@ class ThreadListing:
         cursor: str,
         limit: int,
         visible: Visible | None,
+        scan_limit: int | None,
     ) -> Page[ThreadInfo]:
         """List threads by their last update, or by another number: a page of them."""
         from holdfast.engine.thread_sizes import ThreadPosition, in_order
@@ -340,7 +348,7 @@ class ThreadListing:
 
         engine, tenant = self._handle.engine, self._handle.tenant
         after = ThreadPosition.parse(cursor) if cursor else None
-        run = prepare(engine, tenant, where or "", "thread", visible)
+        run = prepare(engine, tenant, where or "", "thread", visible, scan_limit)
         terms = await run.field_terms()
         found: list[tuple[ThreadPosition, ThreadInfo]] = []
         few = await self._few_candidates(terms, status, prefix)
@@ -368,6 +376,10 @@ class ThreadListing:
                             found.append((position, info))
                 if len(found) > limit:
                     return self._page_in_order(found, limit)
+                if run.is_enough():
+                    page = self._page_in_order(found, limit)
+                    page.next = str(by_name[next(reversed(some))])
+                    return page
         return self._page_in_order(found, limit)
 
     async def _positions(
@@ -489,6 +501,10 @@ async def refresh_known(engine: Engine, line: Line) -> None:
         from holdfast.history.thread_status import refresh_status
 
         await refresh_status(engine, line)
+
+
+def _scan_limit(limit: int | None) -> int | None:
+    return None if limit is None else max(1, validation.require_count(limit, "scan_limit"))
 
 
 def _checked_kind(kind: str) -> LineKind | None:

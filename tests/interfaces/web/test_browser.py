@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
+from tests.interfaces.web.conftest import copy_filled
 from tests.interfaces.web.kit import HOSTILE, VIEWS, fill_thread, find_call
 
 pytestmark = pytest.mark.nightly
@@ -284,6 +285,55 @@ def test_every_view_in_both_themes_and_widths(
     for name, path in {**VIEWS, "hook-call": find_call(served.store)}.items():
         page.goto(served.url + path)
         page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"))
+        assert check_layout(page) <= 0, name
+        assert check_accessible(page) == [], name
+        assert check_targets(page) == [], name
+    context.close()
+
+
+_DIALOGS = {
+    "keys": ("/threads/chat-1", ("?",), "#keys[open]"),
+    "palette": ("/audit", ("Control+k",), "#palette[open] #found a"),
+    "goto": ("/threads/chat-1", ("g",), "#goto[open]"),
+    "menu": ("/threads/chat-1", ("a",), ".menu[open] a"),
+    "inspector": ("/threads/chat-1/00000050?tab=state", "[aria-label='Inspect plan']", ".inspector:not([hidden]) pre"),
+    "editing": ("/threads/chat-1/00000050", ".message [data-edit]", ".editing textarea"),
+    **{
+        action: (f"/threads/chat-1/00000050#{action}", f"[data-act={action}]", "dialog.action[open] form")
+        for action in ("fork", "edit", "restore", "merge", "tag", "pin", "prune")
+    },
+}
+"""What opens: on which page, by which keys or a click on what, and what is seen then."""
+
+
+@pytest.fixture(scope="module")
+def writable(tmp_path_factory: pytest.TempPathFactory, filled_folder: Path) -> Iterator[ServedStore]:
+    """The filled store where it may be changed, so that pages have actions."""
+    with (
+        holdfast.open(copy_filled(tmp_path_factory, filled_folder)) as store,
+        ServedStore(store, page_routes, write=True) as served,
+    ):
+        yield served
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_every_dialog_in_both_themes_and_widths(
+    browser: Any, writable: ServedStore, theme: str, width: int, screenshots: Path
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
+    page = context.new_page()
+    writable.sign_in(context)
+    for name, (path, opens, shows) in _DIALOGS.items():
+        page.goto(writable.url + path)
+        page.wait_for_function("() => document.documentElement.classList.contains('scripted')")
+        if isinstance(opens, str):
+            page.locator(opens).first.evaluate("each => { each.closest('details')?.setAttribute('open', ''); each.click(); }")
+        else:
+            page.keyboard.press(opens[0])
+        page.locator(shows).first.wait_for(state="visible")
+        page.screenshot(path=str(screenshots / f"dialog-{name}-{width}-{theme}.png"))
         assert check_layout(page) <= 0, name
         assert check_accessible(page) == [], name
         assert check_targets(page) == [], name

@@ -16,7 +16,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.interfaces.web.pages import page_routes
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.kit import fill_store
+from tests.interfaces.web.conftest import copy_filled
 from tests.interfaces.web.waiting_graphs import approve, graph_of, look
 
 pytestmark = pytest.mark.nightly
@@ -57,13 +57,11 @@ def stopped_clock(now: int) -> property:
 
 
 @pytest.fixture(scope="module")
-def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+def writable(tmp_path_factory: pytest.TempPathFactory, filled_folder: Path) -> Iterator[ServedStore]:
     """A store with something for every job, which may be changed."""
-    folder = tmp_path_factory.mktemp("jobs")
-    with holdfast.open(folder / "agents.db") as store:
-        fill_store(store, folder)
-        with ServedStore(store, page_routes, write=True) as served:
-            yield served
+    file = copy_filled(tmp_path_factory, filled_folder)
+    with holdfast.open(file) as store, ServedStore(store, page_routes, write=True) as served:
+        yield served
 
 
 @pytest.fixture
@@ -87,6 +85,24 @@ def test_find_the_thread_where_a_node_failed(person: Person) -> None:
     person.done("failed")
 
 
+def test_find_the_thread_where_a_tool_failed(person: Person) -> None:
+    person.click(".rail >> text=Timeline")
+    person.click("text=Only failures")  # a tick is enough
+    person.page.wait_for_url("**errors=true*")
+    person.click(".event.failed:has-text('no answer in 10 s') .what a")
+    person.sees(".call >> text=TimeoutError")
+    person.done("failed-tool")
+
+
+def test_see_how_long_a_model_and_a_tool_took(person: Person) -> None:
+    person.click(".rail >> text=Threads")
+    person.click("table.rows a >> text=weather")
+    person.click(".bar >> text=Timeline")
+    person.sees(".event:has(svg[aria-label=model]) .fall rect")
+    person.sees(".event.failed:has(svg[aria-label=tool]) >> text=there is no such town")
+    person.done("waterfall")
+
+
 def test_answer_a_waiting_interrupt(person: Person, writable: ServedStore) -> None:
     person.click(".needs a >> text=refund-17")
     person.sees(".question >> text=42.50 EUR")
@@ -104,7 +120,8 @@ def test_answer_a_waiting_interrupt(person: Person, writable: ServedStore) -> No
 
 
 def test_fork_from_a_step_with_an_edited_message_and_resume(person: Person, writable: ServedStore) -> None:
-    person.page.goto(f"{person.page.url}threads/weather-3")
+    person.click(".rail >> text=Threads")
+    person.click("table.rows a >> text=weather-3")
     person.page.wait_for_selector(".row")
     person.page.keyboard.press("g")
     person.page.keyboard.type("1")
@@ -117,7 +134,7 @@ def test_fork_from_a_step_with_an_edited_message_and_resume(person: Person, writ
     person.click(".editing [data-apply]")
     person.sees(".status >> text=A branch starts here")
     person.sees(".said >> text=B-99")
-    person.done("edit-and-fork")
+    person.done("edit-and-fork", most=4)  # the message is typed
     code = person.page.locator(".status pre code").inner_text()
     ids = re.fullmatch(r"graph\.invoke\(None, (.*)\)", code)
     assert ids is not None
@@ -148,7 +165,8 @@ def test_compare_two_forks_and_merge_them(person: Person, writable: ServedStore)
     thread.put({"messages": [{"role": "user", "content": "Hello"}], "n": 0}, id="c0")
     thread.fork("what-if", "c0", changes={"messages[0].content": "Good day", "n": 1})
     thread.update({"n": 2})
-    person.page.goto(f"{person.page.url}threads/forks")
+    person.click(".rail >> text=Threads")
+    person.click("table.rows a >> text=forks")
     person.click("text=Compare branches")
     person.sees(".beside .said >> text=Good day")
     person.sees(".twofold")
@@ -166,7 +184,9 @@ def test_restore_to_a_time(person: Person, writable: ServedStore, monkeypatch: p
         monkeypatch.setattr(EngineContext, "clock", stopped_clock(time.time_ns() - ago * 10**9))
         thread.put({"n": number}, id=f"c{number}")
     monkeypatch.undo()
-    person.page.goto(f"{person.page.url}threads/restored")
+    person.click(".rail >> text=Threads")
+    person.click("table.rows a >> text=restored")
+    person.page.wait_for_selector(".row")
     at = person.page.evaluate("() => new Date(Date.now() - 3600e3).toTimeString().slice(0, 5)")
     person.page.keyboard.press("g")
     person.page.keyboard.type(at)
@@ -176,12 +196,12 @@ def test_restore_to_a_time(person: Person, writable: ServedStore, monkeypatch: p
     person.click(".menu >> text=Restore")
     person.click("dialog.action [data-apply]")
     person.page.wait_for_selector(".bar[data-step='3']")
-    person.done("restore")
+    person.done("restore", most=5)  # the time is typed
     assert thread.get().state == {"n": 1}
 
 
 def test_see_what_changed_between_two_steps(person: Person) -> None:
-    person.page.goto(f"{person.page.url}threads/chat-1")
+    person.click(".needs a >> text=chat-1")
     rows = person.page.locator(".row .tick input")
     for number in (0, 3):
         rows.nth(number).check(force=True)
@@ -191,7 +211,9 @@ def test_see_what_changed_between_two_steps(person: Person) -> None:
 
 
 def test_see_why_a_value_is_what_it_is(person: Person) -> None:
-    person.page.goto(f"{person.page.url}threads/chat-1?tab=state")
+    person.click(".needs a >> text=chat-1")
+    person.page.wait_for_selector(".row")
+    person.page.keyboard.press("2")
     person.click(".tree summary:has-text('plan')")
     person.page.locator(".tree .tree .leaf", has_text="done").hover()
     person.click(".tree .tree [aria-label='Inspect plan.done']")
@@ -199,10 +221,19 @@ def test_see_why_a_value_is_what_it_is(person: Person) -> None:
     person.done("why")
 
 
-def test_see_who_read_a_secret(person: Person) -> None:
+def test_see_who_read_a_secret(person: Person, writable: ServedStore) -> None:
+    writable.store.state(agent="vault")["secret"] = "kelp"
+    writable.store.access.grant("user:ida", "read", agent="vault")
+    assert writable.store.as_identity("user:ida").state(agent="vault")["secret"] == "kelp"
     person.click(".rail >> text=Audit")
-    person.sees("table.rows")
+    person.click(".tabs >> text=Reads")
+    person.sees("table.rows tr:has-text('user:ida'):has-text('agent:vault')")
+    person.click("table.rows tr:has-text('user:ida') a >> text=agent:vault")
     person.done("who-read")
+    person.page.goto(f"{writable.url}/state/agent%3Avault/secret")
+    person.click("a >> text=Who read it")
+    person.sees("table.rows tr:has-text('user:ida')")
+    assert person.page.locator("table.rows tbody tr").count() == 1
 
 
 def test_check_that_the_last_backup_is_good(person: Person) -> None:

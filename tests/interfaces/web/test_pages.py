@@ -604,3 +604,24 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
             # Its reads are recorded: nothing is loaded before somebody looks at it.
             assert "data-ahead" not in load("/threads/mine").text
             assert "data-ahead" in get(served, "/threads/mine").text
+
+
+def test_a_filter_that_no_index_answers_says_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.interfaces.web.overview._EXAMINED", 10)
+    monkeypatch.setattr("holdfast.interfaces.web.overview._EXAMINED_FURTHER", 20)
+    with holdfast.open(tmp_path / "a.db") as store:
+        for number in range(40):
+            store.thread(f"chat-{number:02}").put({"text": "haptera" if number in (3, 30) else "kelp"})
+        with ServedStore(store, page_routes) as served:
+            for sort in ("updated", "name"):
+                names, pages, address = list[str](), 0, f"/threads?where=haptera&sort={sort}"
+                while address:
+                    text = get(served, address).text
+                    names += re.findall(r'href="/threads/(chat-\d+)"', text)
+                    further = re.search(r'class="more" href="([^"]+)"', text)
+                    assert further is None or "Look at further threads" in text
+                    assert further is None or "No thread matches" not in text
+                    address, pages = (html.unescape(further[1]) if further else ""), pages + 1
+                assert sorted(names) == ["chat-03", "chat-30"], "each once"
+                assert pages > 2, "it stopped"
+            assert "No thread matches" in get(served, "/threads?where=steps%3E5").text

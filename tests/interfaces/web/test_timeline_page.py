@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -17,6 +19,7 @@ from holdfast.interfaces.web.timeline_page import ICONS, group_events
 from holdfast.store.timeline.event import TimelineEvent
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.web.kit import HOSTILE, Baker, fill_statuses
+from tests.interfaces.web.recorded_graph import THREAD, record_run
 from tests.interfaces.web.recorded_hooks import record_hooks
 from tests.interfaces.web.test_pages import get, read
 
@@ -124,6 +127,57 @@ def test_runs_of_jobs_are_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             seen = served.request("GET", "/timeline", token=None, headers=cookie).text
             assert 'aria-label="checkpoint"' in seen
             assert 'aria-label="job"' not in seen
+
+
+def name_graph(name: str) -> Any:
+    """A graph of one node, with this name, that calls a tool of this name, which fails with it."""
+    from langchain_core.tools import StructuredTool
+    from langgraph.graph import START, StateGraph
+
+    def fail(text: str) -> str:
+        raise ValueError(text)
+
+    def node(state: dict[str, Any]) -> dict[str, Any]:
+        tool = StructuredTool.from_function(fail, name=name, description="Fails.")
+        with contextlib.suppress(ValueError):
+            tool.invoke({"text": name})
+        return state
+
+    graph: Any = StateGraph(dict)
+    graph.add_node(name, node)
+    graph.add_edge(START, name)
+    return graph
+
+
+def test_calls_of_models_and_tools_have_bars_of_their_own(tmp_path: Path) -> None:
+    from holdfast.langgraph import HoldfastSaver
+
+    with holdfast.open(tmp_path / "a.db") as store:
+        record_run(store)
+        odd = HOSTILE.replace(":", "")  # a name of a node has no colon
+        saver = HoldfastSaver(store)
+        config: Any = {"configurable": {"thread_id": HOSTILE}, "callbacks": [saver.recorder]}
+        name_graph(odd).compile(checkpointer=saver).invoke({"n": 1}, config)
+        store.access.grant("user:bob", "read", thread="*")
+        token = store.access.issue_token("user:bob", until="1h").secret
+        with ServedStore(store, page_routes) as served:
+            text = get(served, f"/timeline?thread={THREAD}").text
+            assert sorted(re.findall(r'aria-label="(model|tool|call)"', text)) == ["model"] * 2 + ["tool"] * 4
+            assert text.count("ValueError: there is no such town &lt;i&gt;") == 2
+            calls = [each for each in re.findall(r'<span class="what"><a href="([^"]*)"', text) if "#" in each]
+            assert len(calls) == 6
+            for each in calls:
+                address, _, anchor = html.unescape(each).partition("#")
+                assert f'id="{html.escape(unquote(anchor))}"' in get(served, address).text
+            assert 'aria-label="tool"' not in get(served, "/timeline").text, "only those of one thread are read"
+            answer = get(served, f"/timeline?thread={quote(HOSTILE, safe='')}")
+            assert answer.text.count('aria-label="tool"') == 1
+            assert read(answer).suspicious == []
+            assert "&lt;script&gt;document" in answer.text
+            cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            seen = served.request("GET", f"/timeline?thread={THREAD}", token=None, headers=cookie).text
+            assert 'aria-label="checkpoint"' in seen
+            assert 'aria-label="tool"' not in seen, "what an identity reads of a recording is in the audit"
 
 
 def test_an_event_has_its_time_links_and_ids(served: ServedStore) -> None:

@@ -295,6 +295,10 @@ class RecordedCallModel(Model):
     ended: bool
     complete: bool
     """Whether the input and the result are here in full."""
+    time: datetime | None = None
+    """When it began; null if that was not recorded."""
+    seconds: float = 0.0
+    """How long it took."""
 
 
 class RecordedTaskModel(Model):

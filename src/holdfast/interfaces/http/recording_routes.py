@@ -16,6 +16,7 @@ from holdfast.codec import default_codec
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.pages import Page
 from holdfast.engine.projection.rendering import messages
+from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.messages import to_message
@@ -172,7 +173,7 @@ def to_tasks(
     numbers: dict[str, int] = {}
     for record in records:
         task = str(record.get("key", ""))
-        calls = [_restore_call(each) for each in record.get("calls", ())]
+        calls = [restore_call(each) for each in record.get("calls", ())]
         lists = _StateLists(parts, [each.result for each in calls])
         first = numbers.get(task, 0)  # a task that ran again goes on counting
         numbers[task] = first + len(calls)
@@ -184,7 +185,7 @@ def to_tasks(
         )
 
 
-def _restore_call(record: Sequence[Any]) -> RecordedCall:
+def restore_call(record: Sequence[Any]) -> RecordedCall:
     """Return a stored call. One whose values could not be stored has only its name."""
     return RecordedCall.of_record([*record, *[None] * (6 - len(record))])
 
@@ -200,7 +201,7 @@ def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> models.Record
         given = given[1] if isinstance(given, list) and len(given) > 1 else None
     answer = _messages([call.result], 0) if _is_object(call.result) else []
     trees = [_short_json(each) for each in (given, call.result)]
-    error = _error_text(call.error) if call.end else ""
+    error = error_text(call.error) if call.end else ""
     return models.RecordedCallModel(
         name=name,
         kind=call.kind,
@@ -214,10 +215,12 @@ def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> models.Record
         chunks=len(call.chunks or ()),
         ended=call.end > 0,
         complete=known and len(error) <= _LONGEST and trees[0][1] and trees[1][1],
+        time=to_datetime(call.began) if call.began else None,
+        seconds=call.took / 1e9,
     )
 
 
-def _error_text(stored: Any) -> str:
+def error_text(stored: Any) -> str:
     """Return a recorded error as text; empty if there is none. The text of one whose class is not known names it."""
     if stored is None:
         return ""

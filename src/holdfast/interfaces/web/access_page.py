@@ -229,6 +229,26 @@ def _one(*names: str) -> Any:
 _WHO = ActionField("who", "Who", "", hint="user:alice")
 
 
+def _form_of_one(
+    title: str, operation: str, back: str, field: ActionField, words: str, *effects: str, confirm: bool = False
+) -> OperationForm:
+    """Return a form of one field. `words` are those of the command, and what stands for an empty field; the effects
+    have `{}` for it."""
+    *command, placeholder = words.split()
+    return OperationForm(
+        title,
+        operation,
+        title.split()[0],
+        back,
+        [field],
+        field.name,
+        _one(field.name),
+        lambda given: [each.format(given[field.name] or "…") for each in effects],
+        lambda given: [*command, given[field.name] or placeholder],
+        confirm=field.name if confirm else "",
+    )
+
+
 def _members_form(
     title: str, operation: str, button: str, verb: str, hints: tuple[str, str] = ("", "")
 ) -> OperationForm:
@@ -288,16 +308,13 @@ FORMS: Mapping[str, OperationForm] = {
             "--below" if given["below"] else "",
         ],
     ),
-    "revoke": OperationForm(
+    "revoke": _form_of_one(
         "Revoke a grant",
         "access.revoke",
-        "Revoke",
         "/access/grants",
-        [ActionField("grant", "Grant", "", hint="its id")],
-        "grant",
-        _one("grant"),
-        lambda _: ["Who has it loses the right at once, in every process and for open handles."],
-        lambda given: ["grant", "revoke", given["grant"] or "ID"],
+        ActionField("grant", "Grant", "", hint="its id"),
+        "grant revoke ID",
+        "Who has it loses the right at once, in every process and for open handles.",
     ),
     "issue-token": OperationForm(
         "Issue a token",
@@ -324,16 +341,13 @@ FORMS: Mapping[str, OperationForm] = {
             "--read-only" if given["read_only"] else "",
         ],
     ),
-    "revoke-token": OperationForm(
+    "revoke-token": _form_of_one(
         "Revoke a token",
         "access.revoke_token",
-        "Revoke",
         "/access/tokens",
-        [ActionField("token", "Token", "", hint="its id")],
-        "token",
-        _one("token"),
-        lambda _: ["Programs that use it are refused at once, and browsers that signed in with it."],
-        lambda given: ["token", "revoke", given["token"] or "ID"],
+        ActionField("token", "Token", "", hint="its id"),
+        "token revoke ID",
+        "Programs that use it are refused at once, and browsers that signed in with it.",
     ),
     "freeze": OperationForm(
         "Freeze an identity",
@@ -352,31 +366,15 @@ FORMS: Mapping[str, OperationForm] = {
             *(("--reason", given["reason"]) if given["reason"] else ()),
         ],
     ),
-    "unfreeze": OperationForm(
-        "Unfreeze an identity",
-        "access.unfreeze",
-        "Unfreeze",
-        "/access",
-        [_WHO],
-        "who",
-        _one("who"),
-        lambda given: [f"{given['who'] or '…'} has its rights again."],
-        lambda given: ["grant", "unfreeze", given["who"] or "WHO"],
+    "unfreeze": _form_of_one(
+        *("Unfreeze an identity", "access.unfreeze", "/access", _WHO, "grant unfreeze WHO"),
+        "{} has its rights again.",
     ),
-    "cut-off": OperationForm(
-        "Remove all rights",
-        "access.cut_off",
-        "Remove all",
-        "/access",
-        [_WHO],
-        "who",
-        _one("who"),
-        lambda given: [
-            f"{given['who'] or '…'} loses its grants, roles, groups and access to its children, in one change.",
-            "It still owns its own scopes. Its tokens stay: freeze it, or revoke them, to stop it altogether.",
-        ],
-        lambda given: ["grant", "cut-off", given["who"] or "WHO"],
-        confirm="who",
+    "cut-off": _form_of_one(
+        *("Remove all rights", "access.cut_off", "/access", _WHO, "grant cut-off WHO"),
+        "{} loses its grants, roles, groups and access to its children, in one change.",
+        "It still owns its own scopes. Its tokens stay: freeze it, or revoke them, to stop it altogether.",
+        confirm=True,
     ),
     "join": _members_form("Add to a group", "join", "Add", "has", hints=("editors", "user:alice, agent:writer")),
     "leave": _members_form("Remove from a group", "leave", "Remove", "loses"),
@@ -397,35 +395,23 @@ FORMS: Mapping[str, OperationForm] = {
         lambda given: [f"Whoever has the role {given['role'] or '…'} has these rights at once."],
         lambda given: ["grant", "define", given["role"] or "ROLE", "FILE"],
     ),
-    "drop-role": OperationForm(
-        "Delete a role",
-        "access.drop_role",
-        "Delete",
-        "/access/roles",
-        [ActionField("role", "Role", "")],
-        "role",
-        _one("role"),
-        lambda given: [f"Whoever has the role {given['role'] or '…'} loses its rights at once."],
-        lambda given: ["grant", "drop", given["role"] or "ROLE"],
-        confirm="role",
+    "drop-role": _form_of_one(
+        *("Delete a role", "access.drop_role", "/access/roles", ActionField("role", "Role", ""), "grant drop ROLE"),
+        "Whoever has the role {} loses its rights at once.",
+        confirm=True,
     ),
     "assign": _role_form("Assign a role", "assign", "To", "has", hints=("auditor", "user:bob or group:editors")),
     "unassign": _role_form("Take a role away", "unassign", "From", "loses"),
-    "erase": OperationForm(
+    "erase": _form_of_one(
         "Erase a person",
         "erasure.erase",
-        "Erase",
         "/access/persons",
-        [ActionField("subject", "Person", "", hint="u-1842")],
-        "subject",
-        _one("subject"),
-        lambda given: [
-            f"Threads, agents, scopes, sessions and artifacts of {given['subject'] or '…'} are deleted, with their"
-            " keys; from what others share, the person's steps are removed.",
-            "It cannot be undone. A signed certificate says what was erased.",
-        ],
-        lambda given: ["erase", "--subject", given["subject"] or "NAME"],
-        confirm="subject",
+        ActionField("subject", "Person", "", hint="u-1842"),
+        "erase --subject NAME",
+        "Threads, agents, scopes, sessions and artifacts of {} are deleted, with their keys; from what others share, the"
+        " person's steps are removed.",
+        "It cannot be undone. A signed certificate says what was erased.",
+        confirm=True,
     ),
 }
 """The forms, by their addresses below `/access/actions`."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping
-from datetime import datetime
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.web.overview import draw_growth
+from holdfast.interfaces.web.overview import DAYS, DayBar, draw_days, draw_growth
 from holdfast.interfaces.web.plots import Histogram, Line, amount, draw_histogram, draw_line, quantile
 from holdfast.maintenance.jobs.job import Job
 from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
@@ -21,7 +21,10 @@ _POINTS = 240
 _APART = 2.0
 """The least seconds between two points of a line."""
 
-_GROWTH_SECONDS = 60.0
+_KEPT_SECONDS = 60.0
+
+_EXAMINED = 500
+"""How many checkpoints and events are read to count those of each day."""
 
 _LINES = (
     ("storage_bytes", "Size of the store", "bytes"),
@@ -37,7 +40,7 @@ class MetricsHistory:
         self._points: dict[str, deque[tuple[float, float]]] = {name: deque(maxlen=_POINTS) for name, _, _ in _LINES}
         self._lock = threading.Lock()
         self._last = 0.0
-        self._growth: tuple[float, Any] | None = None
+        self._kept: tuple[float, Any] | None = None
 
     def add(self, found: MetricsSnapshot) -> None:
         """Add a snapshot, unless there was one a moment ago."""
@@ -49,11 +52,11 @@ class MetricsHistory:
             for name, points in self._points.items():
                 points.append((now, found.value(name)))
 
-    def growth(self, call: Call) -> Any:
-        """Return how the store grew. It is read again after a minute: the page is, every few seconds."""
-        known, now = self._growth, time.monotonic()
-        if known is None or now - known[0] > _GROWTH_SECONDS:
-            self._growth = known = (now, draw_growth(call))
+    def kept(self, call: Call) -> Any:
+        """Return what the store has over time. It is read again after a minute: the page is, every few seconds."""
+        known, now = self._kept, time.monotonic()
+        if known is None or now - known[0] > _KEPT_SECONDS:
+            self._kept = known = (now, (draw_growth(call), list(_by_days(call))))
         return known[1]
 
     def points(self, name: str) -> list[tuple[float, float]]:
@@ -93,6 +96,18 @@ class TimePlot(NamedTuple):
     line: Line | None
 
 
+class DayPlot(NamedTuple):
+    """How many of something there were on each of the last days."""
+
+    title: str
+    address: str
+    """The page that has more of it."""
+    unit: str
+    bars: list[DayBar]
+    stopped: bool
+    """Whether not everything was read."""
+
+
 class JobPlot(NamedTuple):
     """How long the runs of a job took."""
 
@@ -109,7 +124,7 @@ def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
     found = call.owned.maintenance.metrics()
     history.add(found)
     alerts = [each for each in call.owned.alerts.list() if each.state in ("pending", "firing")]
-    growth, days, complete = history.growth(call)
+    (growth, days, complete), daily = history.kept(call)
     sections = [section for name in FAMILIES if (section := _section(found, name)) is not None]
     return {
         "over_time": [_over_time(found, history, *each) for each in _LINES],
@@ -119,9 +134,26 @@ def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
         "growth": growth,
         "days": days,
         "complete": complete,
+        "daily": daily,
         "jobs": [plot for job in call.owned.jobs.list() if (plot := _runs(job)) is not None],
         "grafana": call.service.options.grafana,
     }
+
+
+def _by_days(call: Call) -> Iterator[DayPlot]:
+    """Yield how many tokens, failures and runs there were by day, of those that there were."""
+    since = f"{DAYS - 1}d"
+    usage = call.owned.usage(since=since, scan_limit=_EXAMINED)
+    tokens = {date.fromisoformat(each.key): each.input + each.output for each in usage.sums}
+    failures = call.owned.timeline.query(errors=True, since=since, limit=_EXAMINED, scan_limit=_EXAMINED)
+    runs = call.owned.runs.list(limit=_EXAMINED)
+    for title, address, unit, numbers, stopped in (
+        ("Tokens", f"/usage?since={since}", "token", tokens, usage.stopped),
+        ("Failures", "/timeline?errors=true", "failure", Counter(each.time.date() for each in failures), failures.next is not None),
+        ("Runs", "/runs", "run", Counter(each.created.date() for each in runs), runs.next is not None),
+    ):
+        if numbers:
+            yield DayPlot(title, address, unit, draw_days(numbers), stopped)
 
 
 def _runs(job: Job) -> JobPlot | None:

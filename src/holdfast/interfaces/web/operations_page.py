@@ -277,7 +277,7 @@ def change_job(call: Call, name: str, change: str) -> None:
         raise NotFoundError("a job can only be paused, resumed or run")
 
 
-AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since")
+AUDIT_FIELDS = ("actor", "thread", "scope", "key", "kind", "action", "outcome", "since")
 
 
 def audit_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from holdfast.engine.thread_sizes import ThreadOrder
@@ -24,17 +25,20 @@ _READ = 2000
 
 _RECENT = 8
 _LARGEST = 5
-_DAYS = 14
+DAYS = 14
 _GROWTH_DAYS = 30
 PAGE = 100
+_EXAMINED, _EXAMINED_FURTHER = 250, 5000
+"""How many threads and checkpoints a query that no index answers reads at once, and how many where it goes on."""
+
 ORDERS: Sequence[ThreadOrder] = ("updated", "name", "steps", "branches", "size")
 
 
 class DayBar(NamedTuple):
-    """A day in the chart of activity."""
+    """A day in a chart: how many of something there were."""
 
     day: str
-    threads: int
+    number: int
     height: int
 
 
@@ -79,9 +83,14 @@ def _read_threads(call: Call) -> tuple[Sequence[ThreadInfo], bool]:
 
 
 def _days(threads: Sequence[ThreadInfo]) -> list[DayBar]:
+    return draw_days(Counter(each.updated.date() for each in threads))
+
+
+def draw_days(numbers: Mapping[date, int]) -> list[DayBar]:
+    """Draw a number for each of the last days."""
     today = datetime.now(UTC).date()
-    days = [today - timedelta(days=back) for back in range(_DAYS - 1, -1, -1)]
-    counts = [sum(each.updated.date() == day for each in threads) for day in days]
+    days = [today - timedelta(days=back) for back in range(DAYS - 1, -1, -1)]
+    counts = [numbers.get(day, 0) for day in days]
     most = max(1, *counts)
     return [DayBar(f"{day:%d %b}", count, round(48 * count / most)) for day, count in zip(days, counts, strict=True)]
 
@@ -118,14 +127,21 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     order: ThreadOrder = next((each for each in ORDERS if each == sort), "updated")
     status = next((each for each in STATES if each == params.get("status")), None)
     values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": order, "status": status, "items": []}
-    values |= {"problem": None, "orders": ORDERS, "statuses": STATES, "next": None}
+    values |= {"problem": None, "orders": ORDERS, "statuses": STATES, "next": None, "stopped": False}
     values |= {"filtered": bool(prefix or where or status), "bulk": offered_in_bulk(call)}
     cursor = params.get("cursor") or None
     try:
         page = call.store.threads(
-            prefix=prefix, where=where or None, status=status, order=order, preview=True, limit=PAGE, cursor=cursor
+            prefix=prefix,
+            where=where or None,
+            status=status,
+            order=order,
+            preview=True,
+            limit=PAGE,
+            cursor=cursor,
+            scan_limit=_EXAMINED_FURTHER if cursor else _EXAMINED,
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     nested = order in ("updated", "name")  # a largest thread is not below a smaller one
-    return {**values, "items": nest(page) if nested else page, "next": page.next}
+    return {**values, "items": nest(page) if nested else page, "next": page.next, "stopped": len(page) < PAGE and page.next}

@@ -16,10 +16,11 @@ _SHOWN = 50
 
 
 def run_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the list of runs shows: the latest, or those in a state."""
-    state = params.get("state") or None
-    runs = call.owned.runs.list(state=state, limit=_SHOWN, cursor=params.get("cursor"))
-    return {"runs": runs, "run": None, "state": state or "", "states": ("queued", "running", "waiting", "failed")}
+    """Return what the list of runs shows: the latest, of a thread, or in a state."""
+    given = {name: params.get(name, "") for name in ("state", "thread")}
+    chosen = {name: value for name, value in given.items() if value}
+    runs = call.owned.runs.list(**chosen, limit=_SHOWN, cursor=params.get("cursor"))
+    return {"runs": runs, "run": None, "given": given, "states": ("queued", "running", "waiting", "failed")}
 
 
 def run_values(call: Call, id: str) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from holdfast.engine.events import lines_of
 from holdfast.engine.namespaces import HOOKS
+from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.forwards import to_nodes
+from holdfast.interfaces.http.recording_routes import RecordedCall, error_text, read_records, restore_call
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.attention import Reads
@@ -26,6 +30,8 @@ _LONGEST = 4000
 _PAGE = 100
 _RUNS = 200
 """Among so many of the latest runs, those that ended in the time of a page are looked for."""
+
+_SUMMARY = 200
 
 _THINNEST = 0.6
 """The least width of a bar, in percent."""
@@ -49,6 +55,9 @@ ICONS: Mapping[str, str] = {
     "schema": "M2 3h12v10H2zM2 7h12M7 7v6",
     "job": "M8 5a3 3 0 1 1 0 6a3 3 0 1 1 0-6M8 1v3M8 12v3M1 8h3M12 8h3",
     "run": "M2 3l5 5-5 5M9 3l5 5-5 5",
+    "model": "M8 2l1.5 4.5L14 8l-4.5 1.5L8 14l-1.5-4.5L2 8l4.5-1.5z",
+    "tool": "M10 2a4 4 0 0 0-3 6l-5 5 1.5 1.5 5-5a4 4 0 0 0 5-5l-2 2-2-1-1-2z",
+    "call": "M6 2c-3 0 0 5-4 6c4 1 1 6 4 6M10 2c3 0 0 5 4 6c-4 1-1 6-4 6",
 }
 """The outline of the icon of each kind, in a square of 16."""
 
@@ -94,6 +103,8 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         begin = max(since, oldest) if oldest else since
         work = [each for each in _work(call) if begin <= each.time < until and (each.failed or not errors)]
         events = sorted([*events, *work], key=lambda each: each.time, reverse=True)
+    if given["thread"] and not (call.caller.identity or values["problem"] or errors):  # their reads are recorded
+        events = sorted([*events, *_calls(call, events)], key=lambda each: each.time, reverse=True)
     values |= {"items": events, "before": oldest.isoformat() if oldest else ""}
     return {**values, "errors": errors, "groups": group_events(events)}
 
@@ -112,6 +123,36 @@ def _work(call: Call) -> list[TimelineEvent]:
         outcome = "error" if run.state == "failed" else "ok"
         events += _work_event("run", run.graph, run.id, run.started or run.created, run.ended, outcome, run.error)
     return events
+
+
+def _calls(call: Call, events: Sequence[TimelineEvent]) -> Iterator[TimelineEvent]:
+    """Yield the recorded calls of models and tools that were made after the checkpoints of a page, with the run of
+    these."""
+    saved: dict[str, dict[str, TimelineEvent]] = {}
+    for each in events:
+        if each.kind == "checkpoint":
+            saved.setdefault(each.thread, {})[each.id] = each
+    for thread, points in saved.items():
+        for id, records in zip(points, read_records(call, thread, [*points]), strict=True):
+            for record in records:
+                for number, made in enumerate(map(restore_call, record.get("calls", ()))):
+                    if made.began:
+                        yield _call_event(points[id], f"{record.get('key', '')}#{number}", made)
+
+
+def _call_event(after: TimelineEvent, name: str, made: RecordedCall) -> TimelineEvent:
+    error = error_text(made.error) if made.end else "did not end"
+    return replace(
+        after,
+        time=to_datetime(made.began + made.took),
+        kind=made.kind,
+        action=made.name,
+        outcome="error" if error else "ok",
+        duration=made.took / 1e9,
+        id="",
+        summary=error[:_SUMMARY],
+        detail={"checkpoint": after.id, "call": name},
+    )
 
 
 def _work_event(
@@ -159,6 +200,8 @@ def _group(events: Sequence[TimelineEvent]) -> EventGroup:
         x = min(100 * (start - first) / whole, 100 - width) if whole else 0.0
         title = ", ".join(str(node).strip("_") for node in each.detail.get("nodes", ()))
         address = _hook_address(each) if each.kind == "hook" else place_address(each)
+        if called := each.detail.get("call"):
+            address += f"/recording#{quote(str(called), safe='')}"
         icon = ICONS.get(each.kind, ICONS["thread"])
         lines.append(EventLine(each, title or each.action, address, icon, seconds, round(x, 2), round(width, 2)))
     last = events[-1]

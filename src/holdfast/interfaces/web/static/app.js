@@ -273,6 +273,10 @@ palette?.addEventListener("keydown", async (event) => {
 });
 palette?.addEventListener("click", (event) => { if (event.target === palette && palette instanceof HTMLDialogElement) palette.close(); });
 
+document.addEventListener("change", (event) => {
+  if (event.target instanceof HTMLInputElement && event.target.matches(".filters[action] .check input")) event.target.form?.requestSubmit();
+});
+
 // Saved views: addresses with a name, in this browser -------------------------------------------------------------
 
 /** @returns {{name: string, address: string}[]} */
