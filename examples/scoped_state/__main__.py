@@ -19,7 +19,7 @@ def main() -> None:
         plan = store.state(agent="researcher")
         plan["goal"] = "tides"
         plan["goal"] = "kelp"
-        print("goal:", *(each.value for each in plan.history("goal")))
+        print("goal:", *(f"{each.action} at version {each.version}" for each in plan.history("goal")))
         plan.increment("calls", 2)
         plan.append("notes", "a holdfast grips the rock")
         print("calls:", plan["calls"], "notes:", len(plan["notes"]))
