@@ -138,7 +138,9 @@ def documentation() -> tuple[int, int]:
         found: list[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef] = [*waiting]
         while waiting:
             for node in waiting.pop().body:
-                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if node.name[0] != "_" and not any(ast.unparse(each) == "overload" for each in node.decorator_list):
                     found.append(node)
                     if isinstance(node, ast.ClassDef):
                         waiting.append(node)

@@ -2,7 +2,7 @@
 
     python -m examples.live_upgrade
 
-It prints what each release reads and is refused, and how many states are left in the old form.
+It prints what each release reads and is refused, and how many a migration brings to the new form.
 """
 
 from __future__ import annotations

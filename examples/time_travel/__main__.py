@@ -34,7 +34,7 @@ def main() -> None:
         (entry,) = thread.blame("alarm")
         wrong = entry.writer.step
         print(f"written by step {wrong}, for the reading", thread.get(at=wrong).metadata["reading"])
-        print(thread.diff(wrong - 1, wrong).text(), end="")
+        print(thread.diff(wrong - 1, wrong).stat())
 
         thread.fork("corrected", at=wrong - 1)  # copies nothing
         state = thread.get(at="corrected").state

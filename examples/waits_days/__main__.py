@@ -45,7 +45,7 @@ def main() -> None:
             run = store.runs.submit(None, ["Ada"], agent="invoice-1")
             store.worker(Invoice).run_due()
             print("the run is", store.runs.get(run.id).state)
-            (timer,) = store.agents.timers("invoice-1")
+            (timer,) = store.agents.timers("invoice-1").list()
             print(f"it waits for {round((timer.due - datetime.now(UTC)).total_seconds() / 86400)} days at most")
         with holdfast.open(path) as store:  # on Wednesday, perhaps on another machine
             store.worker(Invoice).run_due()
