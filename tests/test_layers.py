@@ -366,7 +366,7 @@ def test_the_drawing_of_the_imports_is_current() -> None:
     assert import_graph.draw(page) == page, "run python tools/import_graph.py"
 
 
-PROJECT_WIDE = {"examples", "fuzz", "golden", "import_time", "layers", "lock", "typing"}
+PROJECT_WIDE = {"examples", "fuzz", "golden", "import_time", "layers", "lock", "package", "typing"}
 """Subjects of tests of the project as a whole."""
 
 
