@@ -12,11 +12,13 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.engine.row_format import Line
-from holdfast.maintenance.backup import creator, line_lists, store_walk
+from holdfast.maintenance.backup import creator, line_lists, reader, store_walk
 from holdfast.maintenance.backup.capture import MomentFinder, Outline
 from holdfast.maintenance.backup.format import LineEntry, Slice
+from holdfast.maintenance.backup.reader import BackupBackend, LineRows
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.store_walk import StoreWalk
+from holdfast.maintenance.verify import heads, verifier
 from tests.maintenance.test_backup import contents
 from tests.maintenance.test_backup_reuse import packs
 
@@ -183,3 +185,30 @@ def test_packs_that_only_replaced_lines_need_are_forgotten(
     assert len(pages) <= 1, "and that once"
     assert_restored(store, repository)
     assert backups.verify().ok
+
+
+def test_a_walk_through_an_opened_backup_reads_each_line_about_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        store.thread(f"chat-{number:02}").put({"n": number})
+    store.thread("chat-20").tag("good")
+    store.backups(tmp_path).create()
+    loads, load = Counter[Line](), BackupBackend.load
+
+    async def counted(self: BackupBackend, line: Line) -> LineRows:
+        loads[line] += 1
+        return await load(self, line)
+
+    monkeypatch.setattr(BackupBackend, "load", counted)
+    monkeypatch.setattr(reader, "_LINES", 2)
+    for module in (heads, verifier):
+        monkeypatch.setattr(module, "GROUP", 8)
+    with store.backups(tmp_path).open() as opened:
+        assert opened.maintenance.verify(level="structure").ok
+        ours, theirs = [each.maintenance.heads(kinds="thread").threads for each in (store, opened)]
+        assert ours == theirs
+        assert {each.name for each in opened.threads(limit=50)} == {f"chat-{number:02}" for number in range(40)}
+    assert set(range(40)) == {int(line.name[5:]) for line in loads if line.name.startswith("chat-")}
+    # A few times for each operation, and not for each table or group.
+    assert max(loads.values()) <= 12, loads

@@ -60,11 +60,7 @@ class GivenRows:
 
     def steps_by_id(self) -> list[Row]:
         """Return the steps in the order of their ids."""
-        return sorted(self.rows.get(STEPS, ()), key=_id_order)
-
-
-def _id_order(row: Row) -> tuple[Any, ...]:
-    return _BY_ID(row.key + row.columns)
+        return sorted(self.rows.get(STEPS, ()), key=lambda row: _BY_ID(row.key + row.columns))
 
 
 _BY_ID: itemgetter[Any] = itemgetter(*(list(STEPS.all_columns).index(name) for name in STEPS.order("id")))

@@ -18,10 +18,10 @@ from holdfast.engine.rewrite.row_sizes import SizeBalance
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, drop_writes, info_row
 from holdfast.engine.state_loader import LoadedState, StateLoader
 
-_CACHE_BYTES = 16 << 20
+_CACHE_BYTES = 4 << 20
 """Of a cache of its own: states of a form that goes are of no use to others."""
 
-_IN_MEMORY = 8 << 20
+_IN_MEMORY = 2 << 20
 """How many bytes are in memory; more go to a temporary file."""
 
 
@@ -116,8 +116,8 @@ class RewriteProgress:
         """The positions of further parents of the merges that remain."""
         self.kept_ids: set[str] = set()
         self.dropped_ids: set[str] = set()
-        self.after_gaps: list[StepRef] = []
-        """The steps that remain and follow a removed one."""
+        self.after_gaps: list[tuple[int, int]] = []
+        """The positions of the steps that remain and follow a removed one."""
         self._gaps: dict[int, bool] = {}
         """Of each branch, whether steps were removed since the last one that remains."""
         self._gap_starts: set[tuple[int, int]] = set()
@@ -156,7 +156,7 @@ class RewriteProgress:
         if (point.branch, point.seq - 1) in self.dropped:
             row = drop_writes(row, self.max_bytes)  # they followed the removed step
         if self._follows_gap(point):
-            self.after_gaps.append(point)
+            self.after_gaps.append(point[:2])
         self._gaps[point.branch] = False
         self._advance(point, loaded)
         self.kept_ids.add(point.id)

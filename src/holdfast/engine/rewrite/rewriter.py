@@ -263,7 +263,7 @@ class Rewriter:
                 return None
         removal = None
         if plan.dropped:
-            words = await self._indexer.after_prune(line, plan.dropped, await self._after_gaps(progress))
+            words = await self._indexer.after_prune(line, plan.dropped, self._after_gaps(progress))
             removal = await LineRemoval.of(self._backend, progress, words)
         freed = SizeBalance()
         if measure:
@@ -367,13 +367,12 @@ class Rewriter:
             changes += (Put(WRITES, write_row(line, kept[branch, seq - 1].id, write)) for write in writes)
         return changes
 
-    async def _after_gaps(self, progress: RewriteProgress) -> list[tuple[StepRef, Step]]:
-        """Return the remaining steps that follow removed ones."""
-        keys = [(*progress.line, *point[:2]) for point in progress.after_gaps]
-        return [
-            (StepRef.of(row), open_step(progress.line, self._context.rows.decode(STEPS, row), self._context.max_bytes))
-            async for row in found_rows(self._context.stored, STEPS, keys)
-        ]
+    async def _after_gaps(self, progress: RewriteProgress) -> AsyncIterator[tuple[StepRef, Step]]:
+        """Yield the remaining steps that follow removed ones."""
+        keys = [(*progress.line, *place) for place in progress.after_gaps]
+        async for row in found_rows(self._context.stored, STEPS, keys):
+            opened = open_step(progress.line, self._context.rows.decode(STEPS, row), self._context.max_bytes)
+            yield StepRef.of(row), opened
 
     async def _changes(
         self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan

@@ -11,7 +11,7 @@ before does not have: text of pruned steps is found as long as a state has it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
@@ -375,7 +375,7 @@ class TextIndexer:
     # When steps go --------------------------------------------------------------------------------------------
 
     async def after_prune(
-        self, line: Line, dropped: Set[tuple[int, int]], kept: Sequence[tuple[StepRef, Step]]
+        self, line: Line, dropped: Set[tuple[int, int]], kept: AsyncIterator[tuple[StepRef, Step]]
     ) -> list[Change]:
         """Return the changes of the index when steps are pruned: `kept` are those that remain and follow one that does
         not.
@@ -385,7 +385,7 @@ class TextIndexer:
         if not is_thread(line.name) or not await self.state(line.tenant):
             return []
         changes: list[Change] = [Delete(WORDS, (*line, *place)) for place in sorted(dropped)]
-        for point, step in kept:
+        async for point, step in kept:
             changes.append(Put(WORDS, _row(line, point, await self.brought(line, point, step, gone=dropped))))
         return changes
 
