@@ -23,13 +23,13 @@ def test_a_run_is_begun_and_followed(clients: Clients, transport: Any) -> None:
     with clients.owner.threads.stream(str(uuid4()), assistant_id="support", transport=transport) as thread:
         started = thread.run.start(input=TURN)
         assert started["run_id"]
-        values = list(thread.values)
-        assert values[-1]["messages"][-1]["content"] == "You said hello"
-        assert thread.output["log"] == ["planned plainly", "replied"]
         events = list(_until_end(thread.events))
+        assert thread.output["log"] == ["planned plainly", "replied"]
     assert {"lifecycle", "values", "updates", "custom", "messages", "checkpoints", "tasks"} == set(_kinds(events))
     numbers = [each["seq"] for each in events]
     assert numbers == sorted(set(numbers))
+    values = [each["params"]["data"] for each in events if each["method"] == "values"]
+    assert values[-1]["messages"][-1]["content"] == "You said hello"
     custom = next(each for each in events if each["method"] == "custom")
     assert custom["params"]["data"] == {"payload": {"progress": "planning"}}
     updates = [each["params"] for each in events if each["method"] == "updates"]
