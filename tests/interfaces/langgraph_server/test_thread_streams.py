@@ -14,13 +14,19 @@ from tests.interfaces.langgraph_server.kit import Clients
 TURN = {"messages": [{"role": "user", "content": "hello"}]}
 
 
+def _key(clients: Clients) -> dict[str, str]:
+    """The token for WebSockets, over which the client does not send its API key."""
+    return {"x-api-key": clients.served.token}
+
+
 def _kinds(events: list[dict[str, Any]]) -> list[str]:
     return [each["method"] for each in events]
 
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 def test_a_run_is_begun_and_followed(clients: Clients, transport: Any) -> None:
-    with clients.owner.threads.stream(str(uuid4()), assistant_id="support", transport=transport) as thread:
+    stream = clients.owner.threads.stream
+    with stream(str(uuid4()), assistant_id="support", transport=transport, headers=_key(clients)) as thread:
         started = thread.run.start(input=TURN)
         assert started["run_id"]
         events = list(_until_end(thread.events))
@@ -56,7 +62,9 @@ def test_a_question_is_answered(clients: Clients, transport: Any) -> None:
     async def run() -> Any:
         async with (
             get_client(url=clients.served.url, api_key=clients.served.token) as client,
-            client.threads.stream(str(uuid4()), assistant_id="nested", transport=transport) as thread,
+            client.threads.stream(
+                str(uuid4()), assistant_id="nested", transport=transport, headers=_key(clients)
+            ) as thread,
         ):
             await thread.run.start(input=TURN)
             async for _ in thread.values:
