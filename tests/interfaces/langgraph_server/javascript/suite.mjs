@@ -246,7 +246,7 @@ await part("history", async () => {
     assert.equal((await threads.prune([copy.thread_id], { strategy: "keep_latest" })).pruned_count, 1);
   const made = await threads.create({
     graphId: "support",
-    supersteps: [{ updates: [{ values: said("given"), asNode: "__input__" }] }],
+    supersteps: [{ updates: [{ values: said("given"), asNode: "plan" }] }],
   });
   assert.equal((await threads.getState(made.thread_id)).values.messages[0].content, "given");
   await refused(404, threads.getState(thread, randomUUID()));
