@@ -28,12 +28,12 @@ def _run(packages: Path, script: str, clients: Clients, sdk: str, **settings: st
     done = subprocess.run(["node", place], env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["failed"] == [], json.dumps(found["failed"], indent=1)
     return found
 
 
 def test_a_chat_with_a_question(clients: Clients) -> None:
     found = _run(servers.javascript(installs=False), "suite.mjs", clients, _CLIENT, HOLDFAST_ONLY="questions")
-    assert found["failed"] == []
     assert found["total"] >= 15
 
 
@@ -48,7 +48,6 @@ def test_the_client_in_javascript(kind: str, sdk: str, tmp_path: Path) -> None:
     ):
         other = store.access.issue_token("user:other").secret
         found = _run(packages, "suite.mjs", clients, sdk, HOLDFAST_OTHER=other)
-        assert found["failed"] == []
         assert found["total"] >= 120, found["calls"]
 
 
@@ -57,5 +56,4 @@ def test_the_client_in_javascript(kind: str, sdk: str, tmp_path: Path) -> None:
 def test_streams_of_threads_in_javascript(transport: str, clients: Clients) -> None:
     packages = servers.javascript(installs=True)
     found = _run(packages, "events.mjs", clients, _WITH_EVENTS, HOLDFAST_TRANSPORT=transport)
-    assert found["failed"] == []
     assert found["parts"] >= 5

@@ -14,22 +14,28 @@ from tests.interfaces.langgraph_server.kit import Clients
 TURN = {"messages": [{"role": "user", "content": "hello"}]}
 
 
+def _key(clients: Clients) -> dict[str, str]:
+    """The token for WebSockets, over which the client does not send its API key."""
+    return {"x-api-key": clients.served.token}
+
+
 def _kinds(events: list[dict[str, Any]]) -> list[str]:
     return [each["method"] for each in events]
 
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 def test_a_run_is_begun_and_followed(clients: Clients, transport: Any) -> None:
-    with clients.owner.threads.stream(str(uuid4()), assistant_id="support", transport=transport) as thread:
+    stream = clients.owner.threads.stream
+    with stream(str(uuid4()), assistant_id="support", transport=transport, headers=_key(clients)) as thread:
         started = thread.run.start(input=TURN)
         assert started["run_id"]
-        values = list(thread.values)
-        assert values[-1]["messages"][-1]["content"] == "You said hello"
-        assert thread.output["log"] == ["planned plainly", "replied"]
         events = list(_until_end(thread.events))
+        assert thread.output["log"] == ["planned plainly", "replied"]
     assert {"lifecycle", "values", "updates", "custom", "messages", "checkpoints", "tasks"} == set(_kinds(events))
     numbers = [each["seq"] for each in events]
     assert numbers == sorted(set(numbers))
+    values = [each["params"]["data"] for each in events if each["method"] == "values"]
+    assert values[-1]["messages"][-1]["content"] == "You said hello"
     custom = next(each for each in events if each["method"] == "custom")
     assert custom["params"]["data"] == {"payload": {"progress": "planning"}}
     updates = [each["params"] for each in events if each["method"] == "updates"]
@@ -56,7 +62,9 @@ def test_a_question_is_answered(clients: Clients, transport: Any) -> None:
     async def run() -> Any:
         async with (
             get_client(url=clients.served.url, api_key=clients.served.token) as client,
-            client.threads.stream(str(uuid4()), assistant_id="nested", transport=transport) as thread,
+            client.threads.stream(
+                str(uuid4()), assistant_id="nested", transport=transport, headers=_key(clients)
+            ) as thread,
         ):
             await thread.run.start(input=TURN)
             async for _ in thread.values:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.routes import Input
-from holdfast.interfaces.langgraph_server.assistants import Object
+from holdfast.interfaces.langgraph_server.assistants import Object, find_assistant
 from holdfast.interfaces.langgraph_server.protocol import ErrorCode, failure, success
 from holdfast.interfaces.langgraph_server.routes import ClientCall
 from holdfast.interfaces.langgraph_server.runs import RunRequest, submit
@@ -89,7 +89,8 @@ def _start(call: ClientCall, thread: str, given: _Start) -> Object:
         if_not_exists="create",
         langsmith_tracer=given.langsmith_tracer,
     )
-    if given.input is not None and checkpoint is None and _pending(call, thread):
+    graph = call.graphs.of(find_assistant(call, given.assistant_id)["graph_id"], call.store)
+    if given.input is not None and checkpoint is None and _pending(call, thread, graph):
         request.command, request.input = {"resume": given.input}, None
     return {"run_id": submit(call, thread, request, streams=True, protocol=True).id}
 
@@ -103,15 +104,16 @@ def _split(config: Object | None) -> tuple[Object | None, Object | None]:
     return {**config, "configurable": rest}, named if named.get("checkpoint_id") else None
 
 
-def _pending(call: ClientCall, thread: str) -> list[str]:
-    """Return the ids of what the graph of a thread asks; none if there is no thread."""
+def _pending(call: ClientCall, thread: str, graph: Any = None) -> list[str]:
+    """Return the ids of what a graph asks on a thread; none if there is no thread."""
     try:
         require(call, thread)
         call.store.thread(thread).info()
     except NotFoundError:
         return []
     with of_graph(thread):
-        return [each.id for each in graph_of(call, thread).get_state(place(thread)).interrupts]
+        asks = graph_of(call, thread) if graph is None else graph
+        return [each.id for each in asks.get_state(place(thread)).interrupts]
 
 
 class _Answer(msgspec.Struct):

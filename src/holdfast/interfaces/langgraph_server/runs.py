@@ -124,8 +124,19 @@ def _refuse(request: RunRequest) -> None:
         raise UnsupportedError(f"a config has no {min(unknown)}"[:100], hint=f"It may have {', '.join(_CONFIG)}")
 
 
+def texts_in(given: str | Sequence[str] | None) -> list[str]:
+    """Return the texts of a parameter that has one, or several, or several as JSON, as the client in JavaScript sends
+    them."""
+    if isinstance(given, str) and given.startswith("["):
+        try:
+            return msgspec.json.decode(given, type=list[str])
+        except msgspec.MsgspecError:
+            raise InvalidError("this is no list of texts", where=repr(given)[:80]) from None
+    return [given] if isinstance(given, str) else list(given or ())
+
+
 def _modes(given: str | Sequence[str] | None) -> list[str]:
-    modes = [given] if isinstance(given, str) else list(given or ())
+    modes = texts_in(given)
     modes = [each for mode in modes for each in mode.split(",") if each]
     if unknown := set(modes) - set(MODES):
         raise UnsupportedError(f"no {min(unknown)!r} is streamed"[:100], hint=f"There are {', '.join(MODES)}")
@@ -491,6 +502,7 @@ class _BatchRequest(RunRequest):
     """One of several runs."""
 
     thread_id: str | None = None
+    assistantId: str | None = None  # noqa: N815 - the client in JavaScript sends it once more under this name
 
 
 def create_runs(call: ClientCall, items: list[_BatchRequest]) -> Any:

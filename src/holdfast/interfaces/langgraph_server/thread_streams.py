@@ -27,7 +27,7 @@ from holdfast.interfaces.langgraph_server.commands import Command, perform
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
 from holdfast.interfaces.langgraph_server.protocol import Event, Wanted, failure, follow_events, gone, success
 from holdfast.interfaces.langgraph_server.routes import ClientCall, Later
-from holdfast.interfaces.langgraph_server.runs import describe_run, error_json, open_streams, sse
+from holdfast.interfaces.langgraph_server.runs import describe_run, error_json, open_streams, sse, texts_in
 from holdfast.interfaces.langgraph_server.thread_events import follow_thread
 from holdfast.interfaces.langgraph_server.threads import require
 
@@ -35,6 +35,10 @@ THREAD_STREAMS = RouteTable()
 
 _ABSENT_PAUSE = 0.25
 """How long a subscription waits before it looks again for a thread that is not there yet, in seconds."""
+
+_SETTLE = 0.03
+"""How long a client must be silent before events are sent for a subscription, in seconds: it may make several at once,
+and take the end of a run that it gets before all of them are made for the end of the others."""
 
 _REFUSED = 4000
 """A WebSocket is closed with this and the status of the error: browsers see no other one."""
@@ -112,7 +116,7 @@ _MODES = ("run_modes", "lifecycle")
 @THREAD_STREAMS.get("/threads/{thread_id}/stream")
 def join_thread(call: ClientCall, thread_id: str, *, stream_mode: Any = None, last_event_id: str = "") -> Any:
     """Stream what the runs of a thread stream, one after the other; or only where they begin and end."""
-    modes = [stream_mode] if isinstance(stream_mode, str) else stream_mode or ["run_modes"]
+    modes = texts_in(stream_mode) or ["run_modes"]
     if unknown := set(modes) - set(_MODES):
         raise UnsupportedError(
             f"a thread does not stream {min(unknown)!r}"[:100],
@@ -184,12 +188,16 @@ class _Socket:
         self._thread = thread
         self._all: dict[str, _Subscription] = {}
         self._sender: asyncio.Task[None] | None = None
+        self._is_due = False
+        """Whether there are subscriptions for which nothing is sent yet."""
 
     async def run(self) -> None:
         """Answer commands until the client goes away."""
         try:
             while True:
                 reader = asyncio.ensure_future(self._socket.receive_text())
+                if self._is_due and not (await asyncio.wait({reader}, timeout=_SETTLE))[0]:
+                    self._sender, self._is_due = asyncio.create_task(self._send_events()), False
                 waited = {reader} | ({self._sender} if self._sender else set[Any]())
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if self._sender is not None and self._sender.done():
@@ -234,10 +242,10 @@ class _Socket:
         id = uuid4().hex
         self._all[id] = _Subscription(wanted)
         await self._send(success(command.id, {"subscription_id": id}))
-        self._sender = asyncio.create_task(self._send_events())
+        self._is_due = True
 
     async def _send_events(self) -> None:
-        first = min(each.after[0] for each in self._all.values())
+        first = min((each.after[0] for each in self._all.values()), default=-1)
         after = None if first < 0 else first
         while True:
             try:

