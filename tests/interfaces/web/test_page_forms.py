@@ -36,9 +36,25 @@ _ACTIONS = {
 }
 
 _FIELDS = {
-    "thread": "chat", "typed": "delete 1", "tag": "x", "do": "1", "schedule": "", "branch": "b", "theirs": "b",
-    "who": "user:bob", "to": "user:bob", "place": "thread:chat", "identity": "user:bob", "subject": "ada",
-    "role": "r", "group": "g", "members": "user:bob", "rules": "[]", "how": "retry", "value": "1", "keep_last": "1",
+    "thread": "chat",
+    "typed": "delete 1",
+    "tag": "x",
+    "do": "1",
+    "schedule": "",
+    "branch": "b",
+    "theirs": "b",
+    "who": "user:bob",
+    "to": "user:bob",
+    "place": "thread:chat",
+    "identity": "user:bob",
+    "subject": "ada",
+    "role": "r",
+    "group": "g",
+    "members": "user:bob",
+    "rules": "[]",
+    "how": "retry",
+    "value": "1",
+    "keep_last": "1",
 }
 
 
