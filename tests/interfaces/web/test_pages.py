@@ -624,4 +624,5 @@ def test_a_filter_that_no_index_answers_says_where_it_stopped(tmp_path: Path, mo
                     address, pages = (html.unescape(further[1]) if further else ""), pages + 1
                 assert sorted(names) == ["chat-03", "chat-30"], "each once"
                 assert pages > 2, "it stopped"
+            monkeypatch.undo()
             assert "No thread matches" in get(served, "/threads?where=steps%3E5").text

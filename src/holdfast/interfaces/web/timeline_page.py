@@ -101,6 +101,7 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values = list_values(call.store.timeline.query, params, FIELDS, _PAGE, errors=errors)
     given, events = values["given"], list[TimelineEvent](values["items"])
     oldest = events[-1].time if values["next"] and events else None
+    values["looked"] = 0
     if not values["problem"]:
         now = datetime.now(UTC)
         since = parse_time(given["since"], now) if given["since"] else _EVER
