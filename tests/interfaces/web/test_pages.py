@@ -626,3 +626,18 @@ def test_a_filter_that_no_index_answers_says_where_it_stopped(tmp_path: Path, mo
                 assert pages > 2, "it stopped"
             monkeypatch.undo()
             assert "No thread matches" in get(served, "/threads?where=steps%3E5").text
+
+
+def test_the_overview_does_not_wait_for_a_long_look_for_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.interfaces.web.attention._LOOK_SECONDS", 0.0)  # no look ends while it is asked for
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.thread("chat").put({"messages": [{"role": "user", "content": f"mine is {github_token()}"}]})
+        with ServedStore(store, page_routes) as served:
+            deadline, views = time.monotonic() + SECONDS, 0
+            while "Credentials" not in get(served, "/").text:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+                views += 1
+            assert views, "a later view has what it finds"
