@@ -40,6 +40,9 @@ _LOOK_SECONDS = 0.3
 """How long one look for credentials begins with further threads; the next view of the overview goes on. A large thread
 takes longer than a view waits."""
 
+_WAIT_SECONDS = 0.6
+"""How long a view waits for a look to end."""
+
 _looks: WeakKeyDictionary[Service, Future[CredentialReport]] = WeakKeyDictionary()
 """The look for credentials of each server that is going on, or that nobody has seen the result of."""
 
@@ -208,7 +211,7 @@ def _credentials(call: Call) -> Iterator[AttentionItem]:
     if look is None:
         look = _looks[call.service] = in_background(lambda: redaction.credentials(seconds=_LOOK_SECONDS))
     try:
-        found = look.result(2 * _LOOK_SECONDS)
+        found = look.result(_WAIT_SECONDS)
     except TimeoutError:
         return  # a later view has what it finds
     finally:
