@@ -367,7 +367,8 @@ class ThreadListing:
             if terms:
                 names = await engine.fields.satisfy([Line(tenant, name) for name in by_name], terms)
             left = iter(names.items())
-            while some := dict(islice(left, max(limit + 1 - len(found), _FEWEST))):
+            most = limit if scan_limit is None else min(limit, scan_limit // 4)
+            while some := dict(islice(left, max(most + 1 - len(found), _FEWEST))):
                 for summary in await run.matching_candidates(some):
                     position = by_name[summary.line.name]
                     if after is None or is_last is None or await is_last(position, summary):

@@ -316,6 +316,9 @@ def writable(tmp_path_factory: pytest.TempPathFactory, filled_folder: Path) -> I
         yield served
 
 
+_CLICK = "each => { each.closest('details')?.setAttribute('open', ''); each.click(); }"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
@@ -329,7 +332,7 @@ def test_every_dialog_in_both_themes_and_widths(
         page.goto(writable.url + path)
         page.wait_for_function("() => document.documentElement.classList.contains('scripted')")
         if isinstance(opens, str):
-            page.locator(opens).first.evaluate("each => { each.closest('details')?.setAttribute('open', ''); each.click(); }")
+            page.locator(opens).first.evaluate(_CLICK)
         else:
             page.keyboard.press(opens[0])
         page.locator(shows).first.wait_for(state="visible")

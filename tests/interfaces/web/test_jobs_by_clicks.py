@@ -112,6 +112,7 @@ def test_answer_a_waiting_interrupt(person: Person, writable: ServedStore) -> No
     person.page.wait_for_selector("[data-apply][data-body*='40']")
     person.click(".question [data-apply]")
     person.sees(".status >> text=Unfinished")
+    person.page.wait_for_selector(".row[aria-current]:not(:has(.waits))")  # nobody waits any more
     person.done("answer")
     config: Any = {"configurable": {"thread_id": "refund-17"}}
     said = graph_of(approve, writable.store).invoke(None, config)["messages"][-1]

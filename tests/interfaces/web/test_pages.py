@@ -546,7 +546,10 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
         assert len(re.findall("<a href", rail.findall(get(served, "/").text)[0])) > 10
 
 
-def test_the_overview_shows_where_credentials_are_and_what_to_do(tmp_path: Path) -> None:
+def test_the_overview_shows_where_credentials_are_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.interfaces.web.attention._WAIT_SECONDS", SECONDS)
     key = github_token(Random("overview"))
     with holdfast.open(tmp_path / "a.db") as store:
         store.as_identity("user:alice").thread("mine").put({"text": "hello"})
@@ -624,4 +627,20 @@ def test_a_filter_that_no_index_answers_says_where_it_stopped(tmp_path: Path, mo
                     address, pages = (html.unescape(further[1]) if further else ""), pages + 1
                 assert sorted(names) == ["chat-03", "chat-30"], "each once"
                 assert pages > 2, "it stopped"
+            monkeypatch.undo()
             assert "No thread matches" in get(served, "/threads?where=steps%3E5").text
+
+
+def test_the_overview_does_not_wait_for_a_long_look_for_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.interfaces.web.attention._WAIT_SECONDS", 0.0)  # no look ends while it is asked for
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.thread("chat").put({"messages": [{"role": "user", "content": f"mine is {github_token(Random(1))}"}]})
+        with ServedStore(store, page_routes) as served:
+            deadline, views = time.monotonic() + SECONDS, 0
+            while "Credentials" not in get(served, "/").text:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+                views += 1
+            assert views, "a later view has what it finds"

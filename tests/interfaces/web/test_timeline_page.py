@@ -98,6 +98,17 @@ def test_a_line_leads_to_what_it_is_about(served: ServedStore) -> None:
     assert "<b>look</b>" in text, "a step has the name of its node"
 
 
+def test_failures_have_the_results_of_tools_that_failed(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for query in ("", "&thread=weather-3", "&query=kind%3Acheckpoint+OR+kind%3Ahook", "&since=1h"):
+        text = get(served, f"/timeline?errors=true{query}").text
+        assert "tool failed: TimeoutError: no answer in 10 s" in text, query
+        assert text.count('data-kind="checkpoint"') == 1, "those that did not fail are not there"
+    assert "no answer" not in get(served, "/timeline?errors=true&thread=refund-18").text
+    assert "looked for in the latest" not in text
+    monkeypatch.setattr("holdfast.interfaces.web.timeline_page._CHECKPOINTS", 1)
+    assert "looked for in the latest 1 checkpoint" in get(served, "/timeline?errors=true").text
+
+
 def test_runs_of_jobs_are_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.interfaces.web.timeline_page._PAGE", 3)
     with holdfast.open(tmp_path / "a.db") as store:

@@ -141,9 +141,17 @@ def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteMod
         return []
 
 
+_END_MARKS: Mapping[str, Literal["waits", "failed"]] = {"waiting": "waits", "failed": "failed"}
+
+
 def end_mark(call: Call, name: str, id: str) -> Literal["", "waits", "failed"]:
-    """Return whether a task failed after a checkpoint, or waits for an answer."""
-    pending = _pending_writes(call.store.thread(name), id)
+    """Return whether a task failed after a checkpoint, or waits for an answer that it has not got."""
+    thread = call.store.thread(name)
+    pending = _pending_writes(thread, id)
+    if any(each.error or each.interrupt for each in pending):
+        status = thread.status()
+        if status.checkpoint == id:  # an answer may be there already
+            return _END_MARKS.get(status.status, "")
     if any(each.error for each in pending):
         return "failed"
     return "waits" if any(each.interrupt for each in pending) else ""

@@ -408,8 +408,8 @@ FORMS: Mapping[str, OperationForm] = {
         "/access/persons",
         ActionField("subject", "Person", "", hint="u-1842"),
         "erase --subject NAME",
-        "Threads, agents, scopes, sessions and artifacts of {} are deleted, with their keys; from what others share, the"
-        " person's steps are removed.",
+        "Threads, agents, scopes, sessions and artifacts of {} are deleted, with their keys; from what others share,"
+        " the person's steps are removed.",
         "It cannot be undone. A signed certificate says what was erased.",
         confirm=True,
     ),

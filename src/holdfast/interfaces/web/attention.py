@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from threading import Thread
 from time import monotonic
 from typing import NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from holdfast.engine.thread_status import ThreadState
 from holdfast.engine.types import ThreadStatus
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from holdfast.interfaces.cli.formatting import plural
 from holdfast.interfaces.http.problems import to_problem
-from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.service import Call, Service
 from holdfast.interfaces.http.values import preview_of
 from holdfast.interfaces.web.answer_plan import question_text
 from holdfast.interfaces.web.page_renderer import query_text, segment, shell_text, short_span
 from holdfast.interfaces.web.subgraphs import thread_title
 from holdfast.maintenance.jobs.job import Job
+from holdfast.security.sensitive.credential_check import CredentialReport
 
 T = TypeVar("T")
 
@@ -33,7 +37,14 @@ _SECONDS = 0.1
 """How long steps without an outcome are looked for in running agents."""
 
 _LOOK_SECONDS = 0.3
-"""How long one view of the overview looks for credentials; the next one goes on."""
+"""How long one look for credentials begins with further threads; the next view of the overview goes on. A large thread
+takes longer than a view waits."""
+
+_WAIT_SECONDS = 0.6
+"""How long a view waits for a look to end."""
+
+_looks: WeakKeyDictionary[Service, Future[CredentialReport]] = WeakKeyDictionary()
+"""The look for credentials of each server that is going on, or that nobody has seen the result of."""
 
 _LATE = timedelta(minutes=15)
 """A job that was due so long ago is overdue."""
@@ -181,7 +192,30 @@ def _alerts(call: Call) -> Iterator[AttentionItem]:
             yield AttentionItem("firing", f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
 
 
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Start work that the end of the program does not wait for."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            result.set_exception(error)
+
+    Thread(target=run, name="holdfast-look", daemon=True).start()
+    return result
+
+
 def _credentials(call: Call) -> Iterator[AttentionItem]:
-    found = call.owned.redaction.credentials(seconds=_LOOK_SECONDS)
+    look, redaction = _looks.get(call.service), call.owned.redaction
+    if look is None:
+        look = _looks[call.service] = in_background(lambda: redaction.credentials(seconds=_LOOK_SECONDS))
+    try:
+        found = look.result(_WAIT_SECONDS)
+    except TimeoutError:
+        return  # a later view has what it finds
+    finally:
+        if look.done():
+            _looks.pop(call.service, None)
     if found.findings:
         yield AttentionItem("findings", "Credentials", found.describe(), "\n".join(found.remedies))

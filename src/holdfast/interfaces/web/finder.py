@@ -7,6 +7,7 @@ from itertools import islice
 
 from holdfast.errors import HoldfastError
 from holdfast.history.query import Field
+from holdfast.interfaces.cli.formatting import plural
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import search
 from holdfast.interfaces.web.page_renderer import segment
@@ -55,7 +56,7 @@ def _threads(call: Call, query: str) -> Iterator[FoundLink]:
         seen = {each.thread for each in found}
         found += [each for each in within if each.thread not in seen]
     for each in found:
-        yield f"/threads/{segment(each.thread)}", each.name, f"{each.steps} steps"
+        yield f"/threads/{segment(each.thread)}", each.name, plural(each.steps, "step")
 
 
 def _agents(call: Call, query: str) -> Iterator[FoundLink]:

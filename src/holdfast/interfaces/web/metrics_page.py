@@ -147,10 +147,11 @@ def _by_days(call: Call) -> Iterator[DayPlot]:
     tokens = {date.fromisoformat(each.key): each.input + each.output for each in usage.sums}
     failures = call.owned.timeline.query(errors=True, since=since, limit=_EXAMINED, scan_limit=_EXAMINED)
     runs = call.owned.runs.list(limit=_EXAMINED)
+    failed, submitted = Counter(each.time.date() for each in failures), Counter(each.created.date() for each in runs)
     for title, address, unit, numbers, stopped in (
         ("Tokens", f"/usage?since={since}", "token", tokens, usage.stopped),
-        ("Failures", "/timeline?errors=true", "failure", Counter(each.time.date() for each in failures), failures.next is not None),
-        ("Runs", "/runs", "run", Counter(each.created.date() for each in runs), runs.next is not None),
+        ("Failures", "/timeline?errors=true", "failure", failed, failures.next is not None),
+        ("Runs", "/runs", "run", submitted, runs.next is not None),
     ):
         if numbers:
             yield DayPlot(title, address, unit, draw_days(numbers), stopped)

@@ -144,4 +144,5 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     nested = order in ("updated", "name")  # a largest thread is not below a smaller one
-    return {**values, "items": nest(page) if nested else page, "next": page.next, "stopped": len(page) < PAGE and page.next}
+    stopped = len(page) < PAGE and page.next is not None
+    return {**values, "items": nest(page) if nested else page, "next": page.next, "stopped": stopped}

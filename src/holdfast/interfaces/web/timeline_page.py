@@ -31,6 +31,11 @@ _PAGE = 100
 _RUNS = 200
 """Among so many of the latest runs, those that ended in the time of a page are looked for."""
 
+_EVER = datetime.min.replace(tzinfo=UTC)
+
+_CHECKPOINTS = 500
+"""In so many checkpoints, results of tools that failed are looked for."""
+
 _SUMMARY = 200
 
 _THINNEST = 0.6
@@ -96,11 +101,17 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values = list_values(call.store.timeline.query, params, FIELDS, _PAGE, errors=errors)
     given, events = values["given"], list[TimelineEvent](values["items"])
     oldest = events[-1].time if values["next"] and events else None
-    if not (call.caller.identity or values["problem"] or given["query"] or given["thread"] or given["scope"]):
+    values["looked"] = 0
+    if not values["problem"]:
         now = datetime.now(UTC)
-        since = parse_time(given["since"], now) if given["since"] else datetime.min.replace(tzinfo=UTC)
+        since = parse_time(given["since"], now) if given["since"] else _EVER
         until = parse_time(params.get("before") or given["until"] or now, now)
         begin = max(since, oldest) if oldest else since
+    if errors and not values["problem"]:
+        begun, ended = None if begin == _EVER else begin, until if until < now else None
+        tools, values["looked"] = _failed_tools(call, given, begun, ended)
+        events = sorted([*events, *tools], key=lambda each: each.time, reverse=True)
+    if not (call.caller.identity or values["problem"] or given["query"] or given["thread"] or given["scope"]):
         work = [each for each in _work(call) if begin <= each.time < until and (each.failed or not errors)]
         events = sorted([*events, *work], key=lambda each: each.time, reverse=True)
     if given["thread"] and not (call.caller.identity or values["problem"] or errors):  # their reads are recorded
@@ -123,6 +134,20 @@ def _work(call: Call) -> list[TimelineEvent]:
         outcome = "error" if run.state == "failed" else "ok"
         events += _work_event("run", run.graph, run.id, run.started or run.created, run.ended, outcome, run.error)
     return events
+
+
+def _failed_tools(
+    call: Call, given: Mapping[str, str], since: datetime | None, until: datetime | None
+) -> tuple[list[TimelineEvent], int]:
+    """Return the checkpoints of a time that added the result of a tool that failed, which no column says; and how
+    many were read, if there are more."""
+    wanted = {name: given[name] for name in ("thread", "scope") if given[name]}
+    query = f"kind:checkpoint ({given['query']})" if given["query"] else "kind:checkpoint"
+    page = call.store.timeline.query(
+        query, **wanted, since=since, until=until, limit=_CHECKPOINTS, scan_limit=_CHECKPOINTS
+    )
+    failed = [replace(each, outcome="error") for each in page if each.detail.get("failed_tool")]
+    return failed, len(page) if page.next else 0
 
 
 def _calls(call: Call, events: Sequence[TimelineEvent]) -> Iterator[TimelineEvent]:

@@ -40,7 +40,7 @@ from holdfast.engine.system_line import read_at
 from holdfast.engine.text_index.tokenize import fold
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.history.query import NUMBER, TEXT, TIME, And, Field, MatchAll, Not, Or, Query, TextTerm, walk
-from holdfast.history.step_summary import last_message, nodes_of, summarize
+from holdfast.history.step_summary import has_failed_tool, last_message, nodes_of, summarize
 from holdfast.security.audit.retain import STEP as RETAINED
 from holdfast.store.timeline.event import CHECKPOINT, STEP, SUCCESSES, EventFields, TimelineEvent, span_of
 from holdfast.store.timeline.rows import SKEW, TimedRow, TimeInterval
@@ -127,6 +127,8 @@ class ContentReader:
         detail: dict[str, Any] = {"changed": changed, "step": point.depth, "branch": point.branch}
         if nodes := nodes_of(step):
             detail["nodes"] = nodes
+        if has_failed_tool(step):
+            detail["failed_tool"] = True
         return self._content(fields, summary, detail, texts)
 
     async def _event(self, each: TimedRow, row: Row, step: _ReadStep | None) -> TimelineContent:
