@@ -26,6 +26,7 @@ from holdfast.engine.model.operations import (
     encode_operation,
 )
 from holdfast.engine.model.packed_state import as_items, as_map, flatten, pack_state, unpack, unpack_state
+from holdfast.engine.model.sequences import copies
 from holdfast.errors import CorruptError, InvalidError, TooLargeError, UnsupportedError
 from tests.codec.values import identical
 from tests.codec.values import states as any_states
@@ -77,6 +78,29 @@ def packed(*values: Any) -> tuple[bytes, ...]:
 
 LONG = [HumanMessage(f"message {i} " + "x" * 100, id=str(i)) for i in range(100)]
 NEW = HumanMessage("new " + "y" * 100)
+
+
+pieces = st.lists(st.integers(0, 200).map(lambda number: b"%d" % number), max_size=150)
+
+
+@given(old=pieces, cuts=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150), pieces), max_size=5))
+def test_runs_are_those_of_a_search_for_each_item(old: list[bytes], cuts: list[tuple[int, int, list[bytes]]]) -> None:
+    """Long runs, and the first items, are found in another way."""
+    new = [item for start, end, others in cuts for item in (*old[start:end], *others)]
+    expected, at, runs = 0, 0, []
+    while at < len(new):
+        found = [place for place, item in enumerate(old) if item == new[at]]
+        if not found:
+            at += 1
+            continue
+        start = next((place for place in found if place >= expected), found[0])
+        length = next(
+            (i for i, (one, other) in enumerate(zip(old[start:], new[at:], strict=False)) if one != other),
+            min(len(old) - start, len(new) - at),
+        )
+        runs.append((start, at, length))
+        expected, at = start + length, at + length
+    assert copies(old, new) == runs
 
 
 def test_appending() -> None:

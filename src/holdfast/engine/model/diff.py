@@ -144,16 +144,17 @@ def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList |
         return EditList((KeepRun(0, start), tuple(new[start:]))) if start else EditList((tuple(new),))
     end = sequences.common_suffix(old, new, start)
     old_end, new_end = len(old) - end, len(new) - end
-    pointer = next(filter(is_pointer, old[start:old_end]), None)
+    middle, fresh = old[start:old_end], new[start:new_end]
+    is_large = max(map(len, fresh), default=0) > LARGE
+    pointer = next(filter(is_pointer, middle), None) if is_large else None
     if pointer is not None:
         salt = parse_pointer(pointer).salt
         as_pointers = [pointer_to(item, salt).encode() if len(item) > LARGE else item for item in new]
-        if as_pointers != new:
-            return _with_values(diff_lists(old, as_pointers, depth), dict(zip(as_pointers, new, strict=True)))
+        return _with_values(diff_lists(old, as_pointers, depth), dict(zip(as_pointers, new, strict=True)))
     parts: ListParts = [KeepRun(0, start)] if start else []
     done = start
     reached = start  # where in the old list the last run ended
-    for run in sequences.copies(old[start:old_end], new[start:new_end]):
+    for run in sequences.copies(middle, fresh):
         at = start + run.at
         _add_new(parts, old[reached : start + run.start], new[done:at], reached, depth)
         parts.append(KeepRun(start + run.start, run.length))

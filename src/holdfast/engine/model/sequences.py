@@ -54,31 +54,64 @@ def common_suffix_bytes(old: bytes, new: bytes, after: int) -> int:
     return ((differing & -differing).bit_length() - 1) // 8 if differing else limit
 
 
+_FEW = 8
+"""So many items are looked at one by one: what takes less time for many takes more for them."""
+
+
 def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
     """Return runs of the old sequence of which the new one can be composed, in the order of the new one.
 
     Runs may be moved or used twice; of several possible ones, the one that continues the last run is chosen.
     """
     places: dict[bytes, list[int]] = {}
-    for i, item in enumerate(old):
-        places.setdefault(item, []).append(i)
     runs: list[MatchingRun] = []
-    expected = 0
-    at = 0
+    expected = at = searches = 0
     while at < len(new):
-        result = places.get(new[at])
-        if result is None:
+        item = new[at]
+        searches += 1
+        if searches <= _FEW:
+            start = _search(old, item, expected)
+        else:
+            if not places:
+                for i, each in enumerate(old):
+                    places.setdefault(each, []).append(i)
+            result = places.get(item, (-1,))
+            nearest = bisect_left(result, expected)
+            start = result[nearest] if nearest < len(result) else result[0]
+        if start < 0:
             at += 1
             continue
-        nearest = bisect_left(result, expected)
-        start = result[nearest] if nearest < len(result) else result[0]
         length = 1
         while start + length < len(old) and at + length < len(new) and old[start + length] == new[at + length]:
             length += 1
+            if length == _FEW:
+                length += _long_run(old, new, start + length, at + length)
+                break
         runs.append(MatchingRun(start, at, length))
         expected = start + length
         at += length
     return runs
+
+
+def _search(items: Sequence[bytes], item: bytes, expected: int) -> int:
+    """Return the first place of an item from the expected one on, or else before it; -1 if it is nowhere."""
+    if item not in items:
+        return -1  # as most that are searched for
+    try:
+        return items.index(item, expected)
+    except ValueError:
+        return items.index(item)
+
+
+def _long_run(old: Sequence[bytes], new: Sequence[bytes], start: int, at: int) -> int:
+    """Return how many items are the same in both from these places on, without Python code for each of them."""
+    length, size = 0, 4 * _FEW
+    while True:
+        same = common_prefix(old[start + length : start + length + size], new[at + length : at + length + size])
+        length += same
+        if same < size:
+            return length
+        size *= 4
 
 
 def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
