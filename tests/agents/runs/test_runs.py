@@ -96,6 +96,33 @@ def test_a_run_with_the_same_idempotency_key_is_submitted_once(store: Store) -> 
     assert len(store.runs.list()) == 1
 
 
+def test_a_run_without_a_thread_is_submitted_once_with_its_key(store: Store) -> None:
+    one = store.runs.submit(None, [1], graph=add, idempotency_key="order-1")
+    assert store.runs.submit(None, [1], graph=add, idempotency_key="order-1") == one
+    store.worker(add).run_due()
+    assert store.runs.submit(None, [1], graph=add, idempotency_key="order-1").state == "done"
+    with pytest.raises(ConflictError, match="idempotency"):
+        store.runs.submit(None, [2], graph=add, idempotency_key="order-1")
+    assert len(store.runs.list()) == 1
+
+
+def test_long_keys_of_steps_are_told_apart(store: Store) -> None:
+    @holdfast.step(key=lambda prefix, number: f"{prefix}{number}")
+    def count(prefix: str, number: int) -> int:
+        return number
+
+    @holdfast.workflow
+    def counting(prefix: str) -> list[int]:
+        return [count(prefix, number) for number in range(3)]
+
+    fits = store.runs.submit(None, ["x" * 199], graph=counting)
+    too_long = store.runs.submit(None, ["x" * 200], graph=counting, attempts=1)
+    store.worker(counting).run_due()
+    assert store.runs.get(fits.id).result == [0, 1, 2]
+    assert [each.key for each in store.runs.steps(fits.id)] == [f"count/{'x' * 199}{number}" for number in range(3)]
+    assert "1 to 200 characters" in store.runs.get(too_long.id).error
+
+
 def test_a_run_for_later_is_not_begun_now(store: Store) -> None:
     later = store.runs.submit(None, [1], graph=add, when="1h")
     store.worker(add).run_due()

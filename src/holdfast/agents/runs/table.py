@@ -189,10 +189,12 @@ class RunTable:
         (rows,) = await self.context.backend.read([scan])
         return [(_thread_of(row), str(row.key[2])[len(prefix) :]) for row in rows]
 
-    async def by_key(self, key: str) -> StoredRun | None:
-        """Return the run with an idempotency key, or None."""
-        (rows,) = await self.context.backend.read([Get(JOBS, [run_place(self.tenant, BY_KEY, key_digest(key))])])
-        return (await self.of_threads([decode_place(rows[0])]))[0] if rows else None
+    async def _before_submit(self, line: Line, key: str | None) -> tuple[ThreadQueue, StoredRun | None]:
+        """Return the runs of a thread that are not over, and the run with an idempotency key, if there is one."""
+        keys = [] if key is None else [run_place(self.tenant, BY_KEY, key_digest(key))]
+        rows, places = await self.context.backend.read([Get(REFS, [ThreadQueue.key(line)]), Get(JOBS, keys)])
+        known = (await self.of_threads([decode_place(places[0])]))[0] if places else None
+        return ThreadQueue(line, rows[0] if rows else None), known
 
     async def look(self, graphs: Iterable[str], limit: int, after: str) -> Look:
         """Look for runs of these graphs that are to be begun, and for some of those that workers have, after one with
@@ -247,9 +249,11 @@ class RunTable:
         attempts = Attempts("submitting a run", line, self.context.metrics)
         while True:
             await attempts.begin()
-            if key is not None and (known := await self.by_key(key)) is not None:
+            queue, known = ThreadQueue(line, None), None
+            if has_thread or attempts.count > 1:  # otherwise the batch says if anything is there
+                queue, known = await self._before_submit(line, key)
+            if known is not None:
                 return _same(known, run, has_thread)
-            queue = await self.queue(line)
             cancelled: list[Change] = []
             ids = queue.ids
             if ids and on_busy == "refuse":
