@@ -137,6 +137,20 @@ def test_pages_of_runs_follow_each_other(store: Store) -> None:
     assert [each.id for each in page.all()] == ids[::-1]
 
 
+def test_the_runs_of_a_thread_and_in_a_state_are_listed_in_pages(store: Store) -> None:
+    ids = [store.runs.submit(thread, [number], graph=add).id for number in range(5) for thread in ("t", "u")]
+    store.worker(add).run_due()
+    waits = [store.runs.submit(thread, [9], graph=add, when="1h").id for thread in ("t", "u", "t")]
+    of_thread = [each for number, each in enumerate(ids) if number % 2 == 0]
+    first = store.runs.list(thread="t", limit=4)
+    assert [each.id for each in first] == [waits[2], waits[0], of_thread[4], of_thread[3]]
+    assert [each.id for each in first.all()] == [waits[2], waits[0], *of_thread[::-1]]
+    assert [each.id for each in store.runs.list(thread="t", state="done", limit=2).all()] == of_thread[::-1]
+    assert [each.id for each in store.runs.list(state="queued", limit=1).all()] == waits[::-1]
+    assert (store.runs.list(thread="none"), store.runs.list(thread="t", graph="other")) == ([], [])
+    assert store.runs.list(graph="add", state="running") == []
+
+
 def test_what_leads_to_runs_goes_with_their_thread(store: Store) -> None:
     store.runs.submit("t", [1], graph=add, idempotency_key="k")
     store.worker(add).run_due()
@@ -289,6 +303,14 @@ def test_wrong_calls_are_refused(store: Store) -> None:
     with pytest.raises(InvalidError):
         store.runs.submit("t", [1], graph=add, on_busy="wait")  # type: ignore[arg-type]
     assert not hasattr(store.as_identity(agent="a"), "worker")  # only the owner of a store works
+
+
+def test_an_input_that_is_no_list_of_arguments_is_refused(store: Store) -> None:
+    wrong = [store.runs.submit(None, each, graph=add).id for each in ("12", 5)]
+    store.worker(add).run_due()
+    for id in wrong:
+        found = store.runs.get(id)
+        assert (found.state, found.error_code, found.attempts) == ("failed", "run-input", 1)
 
 
 def test_an_async_store_has_the_same(tmp_path: Path) -> None:

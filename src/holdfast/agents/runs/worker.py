@@ -71,6 +71,7 @@ _NOT_RETRIED = (
     "step-failed",
     "step-result",
     "run-empty",
+    "run-input",
     "redaction-refused",
 )
 """Codes of errors that another attempt would find again."""
@@ -357,7 +358,7 @@ class Worker(ThreadWork, _WorkerBase):
         try:
             with acting(Authority(claim=held.claim)):
                 return self._after(target.call(self._table, held))
-        except BaseException as error:  # also SystemExit: the thread is the worker's
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: the thread is the worker's
             return self._after_error(held, error)
 
 
@@ -419,7 +420,7 @@ class AsyncWorker(TaskWork, _WorkerBase):
         try:
             with acting(Authority(claim=held.claim)):
                 return self._after(await target.acall(self._table, held))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - recorded, or raised again
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 return self._after(Outcome(QUEUED))  # the program ends
