@@ -520,7 +520,7 @@ def step(
 
 
 class Workflow(Generic[P, T]):
-    """A function that workers run: `store.runs.submit_workflow`, or `submit` of this. Called, it just runs here."""
+    """A function that workers run: `store.runs.submit(None, […], graph=…)`. Called, it just runs here."""
 
     def __init__(self, function: Callable[P, T], name: str) -> None:
         self.function = function
@@ -536,7 +536,8 @@ def workflow(function: Callable[P, T], /) -> Workflow[P, T]: ...
 @overload
 def workflow(*, name: str) -> Callable[[Callable[P, T]], Workflow[P, T]]: ...
 def workflow(function: Any = None, /, *, name: str = "") -> Any:
-    """Decorate a function that workers run to its end, whoever of them dies: `store.runs.submit(sell, ["order-42"])`.
+    """Decorate a function that workers run to its end, whoever of them dies:
+    `store.runs.submit(None, ["order-42"], graph=sell)`.
 
     It must do the same when it is run again; what may differ, and what has effects outside, is in functions under
     `step`, whose results are recorded.
