@@ -301,6 +301,7 @@ FINER_CODES = {
     "not-waiting": ConflictError,
     "answered": ConflictError,
     "run-empty": InvalidError,
+    "run-input": InvalidError,
     "run-key": ConflictError,
     "run-state": ConflictError,
     "step-arguments": ConflictError,

@@ -31,6 +31,10 @@ _LONGEST_NS = 24 * 3600 * 10**9
 class Attempt(Protocol):
     """What a worker does under a claim, as the code that it runs sees it."""
 
+    @property
+    def since(self) -> int:
+        """When the run was first begun: what was recorded before is not of it."""
+
     def go_on(self) -> None:
         """Hand the run over before its next step, if the worker stops: raises what ends the attempt."""
 

@@ -149,3 +149,29 @@ def test_the_names_of_limited_graphs_are_encrypted(tmp_path: Path) -> None:
     files = [path for path in tmp_path.iterdir() if path.is_file()]
     assert files
     assert not any(b"a-secret-graph" in path.read_bytes() for path in files)
+
+
+def test_a_limit_is_in_no_backup_and_stays_when_its_store_is_restored_in_place(tmp_path: Path) -> None:
+    counted = Counted()
+    work = counted.workflow("sell")
+    with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "restored.db") as restored:
+        store.thread("t").put({"n": 1})
+        store.runs.limit("sell", 1)
+        backups = store.backups(tmp_path / "backups")
+        backups.create()
+        store.runs.limit("sell", 0)
+        store.runs.limit(None, 7)
+        waits = store.runs.submit("t", [1], graph="sell")
+        store.thread("t").put({"n": 2})
+        backups.restore(in_place=True)
+        assert store.thread("t").get().state == {"n": 1}
+        assert [(each.graph, each.most, each.running) for each in store.runs.limits()] == [("", 7, 0), ("sell", 0, 0)]
+        store.worker(work).run_due()
+        assert store.runs.get(waits.id).state == "queued"
+        store.runs.limit("sell", None)
+        store.worker(work).run_due()
+        assert store.runs.get(waits.id).state == "done"
+        restored.backups(tmp_path / "backups").restore()
+        assert (restored.runs.limits(), restored.runs.list()) == ([], [])
+        assert restored.thread("t").get().state == {"n": 1}
+        assert store.maintenance.verify().found == restored.maintenance.verify().found == 0

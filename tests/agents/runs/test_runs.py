@@ -96,6 +96,33 @@ def test_a_run_with_the_same_idempotency_key_is_submitted_once(store: Store) -> 
     assert len(store.runs.list()) == 1
 
 
+def test_a_run_without_a_thread_is_submitted_once_with_its_key(store: Store) -> None:
+    one = store.runs.submit(None, [1], graph=add, idempotency_key="order-1")
+    assert store.runs.submit(None, [1], graph=add, idempotency_key="order-1") == one
+    store.worker(add).run_due()
+    assert store.runs.submit(None, [1], graph=add, idempotency_key="order-1").state == "done"
+    with pytest.raises(ConflictError, match="idempotency"):
+        store.runs.submit(None, [2], graph=add, idempotency_key="order-1")
+    assert len(store.runs.list()) == 1
+
+
+def test_long_keys_of_steps_are_told_apart(store: Store) -> None:
+    @holdfast.step(key=lambda prefix, number: f"{prefix}{number}")
+    def count(prefix: str, number: int) -> int:
+        return number
+
+    @holdfast.workflow
+    def counting(prefix: str) -> list[int]:
+        return [count(prefix, number) for number in range(3)]
+
+    fits = store.runs.submit(None, ["x" * 199], graph=counting)
+    too_long = store.runs.submit(None, ["x" * 200], graph=counting, attempts=1)
+    store.worker(counting).run_due()
+    assert store.runs.get(fits.id).result == [0, 1, 2]
+    assert [each.key for each in store.runs.steps(fits.id)] == [f"count/{'x' * 199}{number}" for number in range(3)]
+    assert "1 to 200 characters" in store.runs.get(too_long.id).error
+
+
 def test_a_run_for_later_is_not_begun_now(store: Store) -> None:
     later = store.runs.submit(None, [1], graph=add, when="1h")
     store.worker(add).run_due()
@@ -108,6 +135,20 @@ def test_pages_of_runs_follow_each_other(store: Store) -> None:
     page = store.runs.list(limit=2)
     assert [each.id for each in page] == ids[:2:-1]
     assert [each.id for each in page.all()] == ids[::-1]
+
+
+def test_the_runs_of_a_thread_and_in_a_state_are_listed_in_pages(store: Store) -> None:
+    ids = [store.runs.submit(thread, [number], graph=add).id for number in range(5) for thread in ("t", "u")]
+    store.worker(add).run_due()
+    waits = [store.runs.submit(thread, [9], graph=add, when="1h").id for thread in ("t", "u", "t")]
+    of_thread = [each for number, each in enumerate(ids) if number % 2 == 0]
+    first = store.runs.list(thread="t", limit=4)
+    assert [each.id for each in first] == [waits[2], waits[0], of_thread[4], of_thread[3]]
+    assert [each.id for each in first.all()] == [waits[2], waits[0], *of_thread[::-1]]
+    assert [each.id for each in store.runs.list(thread="t", state="done", limit=2).all()] == of_thread[::-1]
+    assert [each.id for each in store.runs.list(state="queued", limit=1).all()] == waits[::-1]
+    assert (store.runs.list(thread="none"), store.runs.list(thread="t", graph="other")) == ([], [])
+    assert store.runs.list(graph="add", state="running") == []
 
 
 def test_what_leads_to_runs_goes_with_their_thread(store: Store) -> None:
@@ -262,6 +303,14 @@ def test_wrong_calls_are_refused(store: Store) -> None:
     with pytest.raises(InvalidError):
         store.runs.submit("t", [1], graph=add, on_busy="wait")  # type: ignore[arg-type]
     assert not hasattr(store.as_identity(agent="a"), "worker")  # only the owner of a store works
+
+
+def test_an_input_that_is_no_list_of_arguments_is_refused(store: Store) -> None:
+    wrong = [store.runs.submit(None, each, graph=add).id for each in ("12", 5)]
+    store.worker(add).run_due()
+    for id in wrong:
+        found = store.runs.get(id)
+        assert (found.state, found.error_code, found.attempts) == ("failed", "run-input", 1)
 
 
 def test_an_async_store_has_the_same(tmp_path: Path) -> None:

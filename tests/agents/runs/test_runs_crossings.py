@@ -199,6 +199,50 @@ def test_a_store_is_restored_in_place_while_a_thread_is_run(store: Store, tmp_pa
     assert store.maintenance.verify().found == 0
 
 
+def test_steps_that_are_recorded_stay_so_when_the_store_is_restored_in_place(store: Store, tmp_path: Path) -> None:
+    made, attempts = list[int](), list[int]()
+
+    @holdfast.step
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    @holdfast.workflow
+    def walk() -> int:
+        total = make(1) + make(2)
+        attempts.append(total)
+        if len(attempts) == 1:
+            backups.restore(in_place=True)
+            raise ConnectionError("the first attempt ends here")
+        return total + make(3)
+
+    store.thread("t").put({"n": 1})
+    backups = store.backups(tmp_path / "backups")
+    backups.create()
+    store.thread("t").put({"n": 2})
+    submitted = store.runs.submit("t", graph=walk)
+    with store.worker(walk):
+        assert store.runs.wait(submitted.id, timeout=50).result == 6
+    assert made == [1, 2, 3]
+    assert store.thread("t").get().state == {"n": 1}
+    assert store.maintenance.verify().found == 0
+
+
+def test_keys_are_rotated_while_a_thread_is_run(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    keys = Encryption(LocalKeys(b"m" * 32), hide_names=True)
+    with holdfast.open(tmp_path / "a.db", encryption=keys) as store:
+        held = _Held(store)
+        store.encryption_keys.rotate()
+        store.encryption_keys.reencrypt()
+        held.go_on()
+        store.worker(chain(*logging_nodes(3))).run_due()
+        assert store.runs.get(held.run.id).state == "done"
+        assert store.runs.get(held.run.id).input == {"log": ["secret"]}
+        assert store.thread("t").get().state["log"] == ["secret", "n0", "n1", "n2"]
+        assert store.maintenance.verify().found == 0
+
+
 def test_a_run_is_done_by_two_versions_of_its_code(store: Store) -> None:
     held = _Held(store)
     held.go_on()  # handed over before its third node, by code of three nodes

@@ -8,8 +8,10 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.agents.runs.table import RunTable
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.errors import DeniedError, InvalidError
+from holdfast.engine.row_format import Line
+from holdfast.errors import ConflictError, DeniedError, InvalidError
 from tests.agents.runs.graphs import asking, chain, logging_nodes
 
 FIRST = ["a", "n0", "answered 1", "n1"]
@@ -61,6 +63,35 @@ def test_a_thread_without_a_checkpoint_and_one_that_is_free(tmp_path: Path) -> N
         assert store.thread(other.thread).get().state["log"] == ["x", "n0", "n1"]
         with pytest.raises(InvalidError, match="branches"):
             store.runs.submit(None, agent="a", on_busy="branch")
+
+
+def test_a_busy_thread_whose_beginning_was_pruned_is_not_copied(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        _busy(store)
+        store.maintenance.prune(keep_last=1)
+        with pytest.raises(ConflictError, match="pruned"):
+            store.runs.submit("t", {"log": ["c"]}, graph="asking", on_busy="branch")
+        assert (store.runs.list(state="queued"), [each.name for each in store.threads()]) == ([], ["t"])
+
+
+def test_a_checkpoint_that_is_pruned_while_its_thread_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        _busy(store)
+        original, looks = RunTable._require_stored, list[str]()
+
+        async def looked(self: RunTable, line: Line, base: str) -> None:
+            looks.append(base)
+            await original(self, line, base)
+            if len(looks) == 2:  # just before the last batch
+                store.maintenance.prune(keep_last=1)
+
+        monkeypatch.setattr(RunTable, "_require_stored", looked)
+        with pytest.raises(ConflictError, match="pruned"):
+            store.runs.submit("t", {"log": ["c"]}, graph="asking", on_busy="branch")
+        assert len(looks) == 3
+        assert (store.runs.list(state="queued"), [each.name for each in store.threads()]) == ([], ["t"])
 
 
 def test_the_branch_of_an_identity_is_its_own_and_is_erased_with_the_person(tmp_path: Path) -> None:

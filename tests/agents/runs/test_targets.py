@@ -98,6 +98,30 @@ def test_an_agent_whose_run_fails_has_failed_and_is_started_again(tmp_path: Path
         assert store.agents.load("c-1").fields["done"] == ["o"]
 
 
+def test_steps_of_earlier_runs_are_not_missed_by_a_strict_agent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed = list[bool]()
+
+    class Strict(PersistentAgent, name="runs-strict", strict=True):
+        def run(self, order: str) -> int:
+            for part in ("b", "c") if changed else ("a", "b"):
+                found = self.once(f"{order}-{part}", len, order)
+            if order == "o-3" and not changed:
+                changed.append(True)
+                raise ConnectionError("the code is changed before the next attempt")
+            return found
+
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.agents.create(Strict, "s-1")
+        ids = [store.runs.submit(None, [f"o-{number}"], agent="s-1").id for number in (1, 2, 3)]
+        with store.worker(Strict):
+            ended = [store.runs.wait(each, timeout=50) for each in ids]
+        assert [each.result for each in ended] == [3, 3, None]
+        assert (ended[2].state, ended[2].error_code) == ("failed", "steps-unused")  # of its own steps, one is missed
+        assert "steps-unused" not in caplog.text
+
+
 def test_a_plain_object_and_an_asyncio_agent_work_too(tmp_path: Path) -> None:
     @persistent(name="runs-porter", fields=["carried"])
     class Porter:

@@ -300,14 +300,17 @@ def test_what_is_asked_of_the_store_from_submit_to_start_and_by_an_idle_worker(
 
     with holdfast.open(tmp_path / "a.db") as store:
         worker = store.worker(note)
-        for _ in range(2):  # the first one fills caches
+        for number in range(2):  # the first one fills caches
             asked.clear()
-            store.runs.submit(None, graph=note)
+            store.runs.submit(None, graph=note, idempotency_key=f"note-{number}")
             submitted = asked[:]
             asked.clear()
             worker.run_due()
-        assert submitted == ["read", "apply"]
+        assert submitted == ["apply"]
         assert at_start[-1] == ["read", "read", "read", "apply"]  # for what waits, for what is due, the run, its claim
+        asked.clear()
+        store.runs.submit("t", graph=note, idempotency_key="note-t", when="1h")
+        assert asked == ["read", "apply"]
         asked.clear()
         assert [run(worker.look()) for _ in range(20)] == [1.0] * 20
         assert asked == ["read"] * 20

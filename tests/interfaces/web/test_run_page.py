@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,12 +75,37 @@ def test_runs_are_listed_followed_cancelled_and_retried_in_pages(serving: Served
     assert runs.get(done.id).state == "done"
 
 
+def test_limits_are_shown_set_and_removed_in_pages(serving: ServedStore) -> None:
+    runs = serving.store.runs
+    runs.limit(HOSTILE, 3)
+    listed = get(serving, "/runs")
+    assert read(listed).suspicious == []
+    (address,) = re.findall(r'href="(/runs/limit\?[^"]*)"', listed.text)
+    form = get(serving, address)
+    assert read(form).suspicious == []
+    assert 'value="3"' in form.text
+    for graph, most, found in (("divide", "2", 2), ("divide", "", None), ("", "20", 20), ("", "0", 0), ("", "", None)):
+        fields = [("graph", graph), ("most", most)]
+        assert post(serving, "/runs/limit", fields).status == 200  # what would be true, and nothing is done
+        assert post(serving, "/runs/limit", [*fields, ("do", "1")], csrf="0" * 64).status == 403
+        before = {each.graph: each.most for each in runs.limits()}
+        assert post(serving, "/runs/limit", [*fields, ("do", "1")]).status == 303
+        assert {each.graph: each.most for each in runs.limits()}.get(graph) == found
+        assert before.get(graph) != found
+    wrong = post(serving, "/runs/limit", [("graph", "divide"), ("most", "-1"), ("do", "1")])
+    assert "number of runs" in wrong.text
+    assert [each.graph for each in runs.limits()] == [HOSTILE]
+
+
 def test_a_reader_changes_no_run(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
         run = store.runs.submit("one", [4], graph=divide)
         assert "/cancel" not in get(served, f"/runs/{run.id}").text
         post(served, f"/runs/{run.id}/cancel", [])
         assert store.runs.get(run.id).state == "queued"
+        assert "/runs/limit" not in get(served, "/runs").text
+        post(served, "/runs/limit", [("graph", ""), ("most", "0"), ("do", "1")])
+        assert store.runs.limits() == []
 
 
 @pytest.mark.parametrize("writes", [True, False])

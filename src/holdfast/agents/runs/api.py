@@ -28,7 +28,7 @@ from holdfast.agents.runs.record import (
     parse_state,
 )
 from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_step, step_rows
-from holdfast.agents.runs.table import GIVEN, MAX_ATTEMPTS, ON_BUSY, OnBusy, RunTable, new_id
+from holdfast.agents.runs.table import GIVEN, MAX_ATTEMPTS, ON_BUSY, ListedRun, OnBusy, RunTable, new_id
 from holdfast.agents.runs.waits import is_paused, settle
 from holdfast.agents.runs.wake import ring
 from holdfast.agents.storage.agent_line import AgentLine
@@ -198,21 +198,24 @@ class RunOperations:
         count, before = validation.require_count(limit, "limit"), validation.cursor_text(cursor)
         if before.strip("0123456789abcdef"):
             raise validation.cursor_error(cursor)
+        line = self._agent(agent, thread) if agent is not None else None if thread is None else self._line(thread)
+        visible = None if self._access is None else self._access.visible
+
+        def fits(run: StoredRun | ListedRun) -> bool:
+            return wanted in (None, run.state) and graph in (None, run.graph)
+
         found: list[StoredRun] = []
-        name = thread if agent is None else self._agent(agent, thread).name
-        while len(found) <= count:
-            places = await self._table.page(max(count + 1, _STEPS), before)
-            if not places:
+        if line is not None and await filter_visible(visible, [line], lambda each: each):
+            of_thread = await self._table.of_thread(line)
+            found = [run for run in of_thread if fits(run) and (not before or run.id < before)]
+        while line is None and len(found) <= count:
+            listed = await self._table.page(max(count + 1, _STEPS), before)
+            if not listed:
                 break
-            before = places[-1][1]
-            names = [each for each in places if name is None or each[0] == name]
-            visible = None if self._access is None else self._access.visible
-            names = await filter_visible(visible, names, lambda each: Line(self._table.tenant, each[0]))
-            found += [
-                each
-                for each in await self._table.of_threads(names)
-                if each is not None and wanted in (None, each.state) and graph in (None, each.graph)
-            ]
+            before = listed[-1].id
+            places = [(each.thread, each.id) for each in listed if fits(each)]
+            places = await filter_visible(visible, places, lambda each: Line(self._table.tenant, each[0]))
+            found += [each for each in await self._table.of_threads(places) if each is not None and fits(each)]
         return Page.cut(
             [self._describe(each) for each in found[: count + 1]],
             count,

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.agents.runs.outage import until_answered
-from holdfast.agents.runs.record import Run, StoredRun, parts_prefix
+from holdfast.agents.runs.record import Run, parts_prefix
 from holdfast.agents.runs.table import HeldRun, RunTable
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
@@ -23,9 +22,8 @@ from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.backends.tables import REFS
 from holdfast.codec import msgpack
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
-from holdfast.engine.row_format import LEASE, Line
-from holdfast.engine.run_rows import RECORD
-from holdfast.errors import CorruptError, HoldfastError
+from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError
 from holdfast.security.handle import HasHandle, owner_handle
 
 _MAX_BODY = 1 << 30
@@ -156,16 +154,8 @@ class RunReader:
 
     def runs_of(self, thread: str) -> list[Run]:
         """Return the runs of a thread, the latest first. One that is damaged is left out."""
-        return [each.describe(self._table.handle.codec) for each in run(self._stored(thread))]
-
-    async def _stored(self, thread: str) -> list[StoredRun]:
-        line = Line(self._table.tenant, thread)
-        (rows,) = await self._table.context.backend.read([Scan(REFS, (*line, LEASE, RECORD))])
-        found = list[StoredRun]()
-        for row in rows:
-            with suppress(HoldfastError):  # it is left to `verify`
-                found.append(StoredRun.of(row))
-        return sorted(found, key=lambda each: each.id, reverse=True)
+        found = run(self._table.of_thread(Line(self._table.tenant, thread)))
+        return [each.describe(self._table.handle.codec) for each in found]
 
     def parts_of(self, given: Run, after: int, limit: int) -> list[Part]:
         """Return the parts of a run after one with a number, those of so many moments at most."""

@@ -152,7 +152,9 @@ class RunSteps:
     ) -> tuple[StoredStep | None, StoredStep]:
         """Return what is recorded of a step that has ended, or None; and the attempt that is begun otherwise."""
         if self._known is None:
-            known_steps = await read_steps(self._table, self.held.line, self.held.stored.id)
+            stored, known_steps = self.held.stored, dict[str, StoredStep]()
+            if stored.attempts > 1:
+                known_steps = await read_steps(self._table, self.held.line, stored.id)
             self._by_number = {number: each for each in known_steps if (number := _number(each))}
             if self._known is None:  # others of the run may be here, too
                 self._known = known_steps
@@ -414,8 +416,8 @@ class StepFunction:
             key = self._key(*args, **kwargs) if callable(self._key) else self._key
             given: object = key
             if not isinstance(given, str) or not 0 < len(given) <= _MAX_KEY:
-                raise InvalidError("the key of a step must be a string", where=repr(key)[:80])
-            key = f"{self.name}/{key}"[:_MAX_KEY]
+                raise InvalidError(f"the key of a step is a text of 1 to {_MAX_KEY} characters", where=repr(key)[:80])
+            key = f"{self.name}/{key}"
         return key, steps.digest(args, kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -518,7 +520,7 @@ def step(
 
 
 class Workflow(Generic[P, T]):
-    """A function that workers run: `store.runs.submit_workflow`, or `submit` of this. Called, it just runs here."""
+    """A function that workers run: `store.runs.submit(None, […], graph=…)`. Called, it just runs here."""
 
     def __init__(self, function: Callable[P, T], name: str) -> None:
         self.function = function
@@ -534,7 +536,8 @@ def workflow(function: Callable[P, T], /) -> Workflow[P, T]: ...
 @overload
 def workflow(*, name: str) -> Callable[[Callable[P, T]], Workflow[P, T]]: ...
 def workflow(function: Any = None, /, *, name: str = "") -> Any:
-    """Decorate a function that workers run to its end, whoever of them dies: `store.runs.submit(sell, ["order-42"])`.
+    """Decorate a function that workers run to its end, whoever of them dies:
+    `store.runs.submit(None, ["order-42"], graph=sell)`.
 
     It must do the same when it is run again; what may differ, and what has effects outside, is in functions under
     `step`, whose results are recorded.

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,7 +47,7 @@ from holdfast.engine.guard import current_authority
 from holdfast.engine.namespaces import rename_line
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef, info_row
-from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, LIMIT, WAITS, run_place
+from holdfast.engine.run_rows import BUSY, BY_KEY, BY_TIME, LIMIT, WAITS, record_scan, run_place
 from holdfast.errors import (
     ConflictError,
     HoldfastError,
@@ -64,6 +64,8 @@ OnBusy: TypeAlias = Literal["queue", "refuse", "replace", "branch"]
 work on a copy of the thread as it was before that."""
 
 _log = logging.getLogger("holdfast.runs")
+
+T = TypeVar("T")
 
 ON_BUSY: tuple[OnBusy, ...] = ("queue", "refuse", "replace", "branch")
 
@@ -122,6 +124,11 @@ class HeldRun:
         """The line of its thread."""
         return self.claim.line
 
+    @property
+    def since(self) -> int:
+        """When the run was first begun."""
+        return self.stored.started
+
     def go_on(self) -> None:
         """Raise what hands the run over, if its worker stops."""
         if self.must_stop():
@@ -131,6 +138,15 @@ class HeldRun:
         """Raise what hands the run over while its agent waits; not if it is another agent that does."""
         if line == self.line:
             raise Parked(NEVER if until is None else until, unless)
+
+
+class ListedRun(NamedTuple):
+    """A run as lists have it, without its record."""
+
+    thread: str
+    id: str
+    graph: str
+    state: str
 
 
 class Look(NamedTuple):
@@ -181,18 +197,25 @@ class RunTable:
         found = {row.key: StoredRun.of(row) for row in rows}
         return [found.get(key) for key in keys]
 
-    async def page(self, limit: int, before: str) -> list[tuple[str, str]]:
-        """Return the threads and ids of runs, the latest first, before one with an id."""
+    async def page(self, limit: int, before: str) -> list[ListedRun]:
+        """Return runs as lists have them, the latest first, before one with an id."""
         prefix = str(run_place("", BY_TIME, "")[2])
         stop = prefix + before if before else prefix[:-1] + "0"
         scan = Scan(JOBS, (self.tenant, ""), (prefix,), (stop,), reverse=True, limit=limit)
         (rows,) = await self.context.backend.read([scan])
-        return [(_thread_of(row), str(row.key[2])[len(prefix) :]) for row in rows]
+        return [ListedRun(_thread_of(row), str(row.key[2])[len(prefix) :], *map(str, row.columns[1:3])) for row in rows]
 
-    async def by_key(self, key: str) -> StoredRun | None:
-        """Return the run with an idempotency key, or None."""
-        (rows,) = await self.context.backend.read([Get(JOBS, [run_place(self.tenant, BY_KEY, key_digest(key))])])
-        return (await self.of_threads([decode_place(rows[0])]))[0] if rows else None
+    async def of_thread(self, line: Line) -> list[StoredRun]:
+        """Return the runs of a thread, the latest first. One that is damaged is left to `verify`."""
+        (rows,) = await self.context.backend.read([record_scan(line)._replace(bodies=True)])
+        return sorted(_readable(StoredRun.of, rows), key=lambda each: each.id, reverse=True)
+
+    async def _before_submit(self, line: Line, key: str | None) -> tuple[ThreadQueue, StoredRun | None]:
+        """Return the runs of a thread that are not over, and the run with an idempotency key, if there is one."""
+        keys = [] if key is None else [run_place(self.tenant, BY_KEY, key_digest(key))]
+        rows, places = await self.context.backend.read([Get(REFS, [ThreadQueue.key(line)]), Get(JOBS, keys)])
+        known = (await self.of_threads([decode_place(places[0])]))[0] if places else None
+        return ThreadQueue(line, rows[0] if rows else None), known
 
     async def look(self, graphs: Iterable[str], limit: int, after: str) -> Look:
         """Look for runs of these graphs that are to be begun, and for some of those that workers have, after one with
@@ -200,10 +223,10 @@ class RunTable:
         scans = [due_scan(self.tenant, graph, limit) for graph in graphs]
         held = [place_scan(self.tenant, BUSY, after, _PAGE), place_scan(self.tenant, LIMIT, "", None)]
         busy, limits, *due = await self.context.stored.read([*held, *scans])
-        found = [each for rows in due for each in self._readable(rows)]
+        found = [each for rows in due for each in self._found(rows)]
         return Look(
             sorted(found, key=lambda each: (each.due, each.id)),
-            self._readable(busy),
+            self._found(busy),
             _last_of(busy),
             [StoredLimit.of(self.context.rows.decode(JOBS, row)) for row in limits],
         )
@@ -212,17 +235,10 @@ class RunTable:
         """Return some of the runs that wait, after one with an id; and after which one to read on, which is empty at
         the end."""
         (rows,) = await self.context.stored.read([place_scan(self.tenant, WAITS, after, _PAGE)])
-        return self._readable(rows), _last_of(rows)
+        return self._found(rows), _last_of(rows)
 
-    def _readable(self, rows: Sequence[Row]) -> list[FoundRun]:
-        """Return the runs in rows: a damaged one does not stop the others."""
-        found = []
-        for row in rows:
-            try:
-                found.append(FoundRun.of(self.context.rows.decode(JOBS, row)))
-            except HoldfastError as error:
-                _log.warning("a run is skipped: %s", error)
-        return found
+    def _found(self, rows: Sequence[Row]) -> list[FoundRun]:
+        return _readable(lambda row: FoundRun.of(self.context.rows.decode(JOBS, row)), rows)
 
     async def claims(self, runs: Sequence[FoundRun]) -> dict[Line, StoredClaim]:
         """Return the claims of the threads of some runs."""
@@ -247,9 +263,11 @@ class RunTable:
         attempts = Attempts("submitting a run", line, self.context.metrics)
         while True:
             await attempts.begin()
-            if key is not None and (known := await self.by_key(key)) is not None:
+            queue, known = ThreadQueue(line, None), None
+            if has_thread or attempts.count > 1:  # otherwise the batch says if anything is there
+                queue, known = await self._before_submit(line, key)
+            if known is not None:
                 return _same(known, run, has_thread)
-            queue = await self.queue(line)
             cancelled: list[Change] = []
             ids = queue.ids
             if ids and on_busy == "refuse":
@@ -298,6 +316,7 @@ class RunTable:
         until = await self._before(line, first)
         if not until:
             return await self.submit(new, key, "queue", has_thread=False)
+        await self._require_stored(line, until)
         rows: list[Change] = [
             *await self.conditions(line, attempts),
             *ThreadQueue(new_line, None).replaced_by([new.id]),
@@ -310,6 +329,7 @@ class RunTable:
         store = recorded(self.handle.engine, new_line, "submit-run", about, is_limited=True)
 
         async def apply(batch: Sequence[Change]) -> int | None:
+            await self._require_stored(line, until)  # the batch fails if it is pruned from now on
             return await store([*batch, *rows])
 
         names = {each: rename_line(each, line, new_line) for each in await self.handle.engine.lines.family(line)}
@@ -323,6 +343,18 @@ class RunTable:
         if run is None or not run.marks or not run.is_graph:
             return await self.head(line)
         return run.marks[0].place if run.base in (None, GIVEN) else str(run.base)
+
+    async def _require_stored(self, line: Line, base: str) -> None:
+        """Raise `ConflictError` if the checkpoint from which a busy thread is copied was pruned."""
+        try:
+            await self.handle.engine.lines.find(line, base)
+        except NotFoundError as error:
+            raise ConflictError(
+                "the thread is busy, and its checkpoint before that run was pruned",
+                where=f"thread {line}",
+                hint="Submit with on_busy='queue', or when the run has ended",
+                code="under-way",
+            ) from error
 
     async def _turn_of(self, line: Line, id: str) -> tuple[int, list[Change]]:
         """Return the place for a run that is due before the first one of a thread, and what takes its turn from that.
@@ -650,6 +682,17 @@ def _this_process() -> str:
 
 def _last_of(rows: Sequence[Row]) -> str:
     return str(rows[-1].key[2]).rpartition("/")[2] if len(rows) == _PAGE else ""
+
+
+def _readable(decode: Callable[[Row], T], rows: Sequence[Row]) -> list[T]:
+    """Return what is in rows: a damaged one does not stop the others."""
+    found = []
+    for row in rows:
+        try:
+            found.append(decode(row))
+        except HoldfastError as error:
+            _log.warning("a run is skipped: %s", error)
+    return found
 
 
 def _thread_of(row: Row) -> str:

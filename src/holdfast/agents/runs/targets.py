@@ -237,6 +237,13 @@ def _arguments(table: RunTable, held: HeldRun) -> tuple[list[Any], dict[str, Any
     given = table.handle.codec.unpack(held.stored.input) if held.stored.input else None
     if isinstance(given, Mapping):
         return [], dict(given)
+    if given is not None and not isinstance(given, list | tuple):
+        raise InvalidError(
+            f"the input is the list of the arguments, or a dict of them by name, not {type(given).__name__}",
+            where=f"run {held.stored.id}",
+            hint="Submit [value] for one argument",
+            code="run-input",
+        )
     return list(given or ()), {}
 
 

@@ -71,6 +71,7 @@ _NOT_RETRIED = (
     "step-failed",
     "step-result",
     "run-empty",
+    "run-input",
     "redaction-refused",
 )
 """Codes of errors that another attempt would find again."""
@@ -262,7 +263,12 @@ class _WorkerBase:
         return fields | {"result": outcome.result}
 
     def _after_error(self, held: HeldRun, error: BaseException) -> dict[str, Any]:
-        """Return the fields of a run after an attempt that raised an error."""
+        """Return the fields of a run after an attempt that raised an error, or handed it over. An error that came since
+        the claim was lost is raised."""
+        if isinstance(error, HandOver):
+            return error.fields if isinstance(error, Parked) else self._after(Outcome(QUEUED))
+        if isinstance(error, ClaimLostError) or held.claim.is_lost:
+            raise error
         code = error.code if isinstance(error, HoldfastError) else type(error).__name__
         fields: dict[str, Any] = {"error": error_text(error), "error_code": code}
         failures, deaths = held.stored.failures, held.stored.deaths
@@ -352,15 +358,7 @@ class Worker(ThreadWork, _WorkerBase):
         try:
             with acting(Authority(claim=held.claim)):
                 return self._after(target.call(self._table, held))
-        except Parked as parked:
-            return parked.fields
-        except HandOver:
-            return self._after(Outcome(QUEUED))
-        except ClaimLostError:
-            raise
-        except BaseException as error:  # also SystemExit: the thread is the worker's
-            if held.claim.is_lost:
-                raise
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: the thread is the worker's
             return self._after_error(held, error)
 
 
@@ -422,15 +420,7 @@ class AsyncWorker(TaskWork, _WorkerBase):
         try:
             with acting(Authority(claim=held.claim)):
                 return self._after(await target.acall(self._table, held))
-        except Parked as parked:
-            return parked.fields
-        except HandOver:
-            return self._after(Outcome(QUEUED))
-        except ClaimLostError:
-            raise
-        except BaseException as error:
-            if held.claim.is_lost:
-                raise
+        except BaseException as error:  # noqa: BLE001 - recorded, or raised again
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 return self._after(Outcome(QUEUED))  # the program ends

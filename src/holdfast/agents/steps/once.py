@@ -288,7 +288,9 @@ class OnceCall:
             return
         lifecycle, key = self.persister.lifecycle, f"step/{self.key}"
         if lifecycle.recorded_steps is None:
-            recorded = await step_keys(self.line)
+            claim = current_authority().claim
+            attempt = None if claim is None else claim.attempt
+            recorded = await step_keys(self.line, 0 if attempt is None else attempt.since)
             lifecycle.recorded_steps = recorded - lifecycle.reached_steps
         unused = sorted(lifecycle.recorded_steps - lifecycle.reached_steps)
         if not unused:
@@ -554,10 +556,13 @@ async def list_steps(line: StepLine, after: str, limit: int) -> list[StepRecord]
     return [found[key].record for key in sorted(found)[:limit]]
 
 
-async def step_keys(line: StepLine) -> frozenset[str]:
-    """Return the keys of the line that steps have which have begun."""
-    runs = [f"step/{each.key}" for each in await list_runs(line)]
-    return frozenset((*runs, *await line.read(lambda view: view.keys("step/"))))
+async def step_keys(line: StepLine, since: int = 0) -> frozenset[str]:
+    """Return the keys of the line that steps have which have begun, since a time if there is one."""
+    runs = [f"step/{each.key}" for each in await list_runs(line) if each.step.started >= since]
+    if not since:
+        return frozenset((*runs, *await line.read(lambda view: view.keys("step/"))))
+    found = [RecordedStep.of(each.key, each.value) for each in await line.read(lambda view: view.items("step/"))]
+    return frozenset((*runs, *(f"step/{each.key}" for each in found if each.step.started >= since)))
 
 
 async def recorded_in(view: ScopeView, key: str) -> RecordedStep | None:

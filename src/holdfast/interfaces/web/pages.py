@@ -352,6 +352,10 @@ def _schedule_job(call: Call, name: str, form: ActionForm) -> dict[str, Any]:
     return _leave(operations_page.schedule_values(call, name, form))
 
 
+def _limit_runs(call: Call, form: ActionForm) -> dict[str, Any]:
+    return _leave(run_page.limit_values(call, form))
+
+
 def _bulk(call: Call, action: str, form: ActionForm) -> dict[str, Any]:
     return _leave(bulk_page.bulk_values(call, action, form))
 
@@ -413,6 +417,7 @@ PAGES: tuple[tuple[str, str, Values], ...] = (
     ("/jobs/{name}/schedule", "operation", _schedule_job),
     ("/jobs/{name}/{change}", "", _change_job),
     ("/runs", "runs", run_page.run_list_values),
+    ("/runs/limit", "operation", _limit_runs),
     ("/runs/{id}", "runs", run_page.run_values),
     ("/runs/{id}/{change}", "", _change_run),
     ("/timeline", "timeline", timeline_page.timeline_values),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.errors import NotFoundError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.action_plan import ActionField, ActionForm
+from holdfast.interfaces.web.operation_form import Given, OperationForm, fill_form
 
 _CHANGES = {"failed": "retry", "cancelled": "retry", "queued": "cancel", "running": "cancel", "waiting": "cancel"}
 """What can be done with a run in a state; an answer is given by a program or a command."""
@@ -16,11 +18,18 @@ _SHOWN = 50
 
 
 def run_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the list of runs shows: the latest, of a thread, or in a state."""
+    """Return what the list of runs shows: the latest, of a thread, or in a state; and the limits for all workers."""
     given = {name: params.get(name, "") for name in ("state", "thread")}
     chosen = {name: value for name, value in given.items() if value}
-    runs = call.owned.runs.list(**chosen, limit=_SHOWN, cursor=params.get("cursor"))
-    return {"runs": runs, "run": None, "given": given, "states": ("queued", "running", "waiting", "failed")}
+    runs = call.owned.runs
+    return {
+        "runs": runs.list(**chosen, limit=_SHOWN, cursor=params.get("cursor")),
+        "run": None,
+        "given": given,
+        "states": ("queued", "running", "waiting", "failed"),
+        "limits": runs.limits(),
+        "changeable": call.service.may_write(call.caller),
+    }
 
 
 def run_values(call: Call, id: str) -> dict[str, Any]:
@@ -44,3 +53,40 @@ def change_run(call: Call, id: str, change: str) -> None:
         raise NotFoundError("there is no page at this address", hint="Go to the runs")
     runs = call.owned.runs
     (runs.cancel if change == "cancel" else runs.retry)(id)
+
+
+def limit_values(call: Call, form: ActionForm) -> dict[str, Any]:
+    """Return what the form shows by which runs are limited; and limit them, if it was sent to be done."""
+    graph = form.text("graph")
+    most = next((str(each.most) for each in call.owned.runs.limits() if each.graph == graph), "")
+
+    def arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
+        if given["most"] and not given["most"].isdecimal():
+            raise InvalidError(f"the limit is a number of runs, not {given['most']!r}"[:200])
+        return [given["graph"] or None, int(given["most"]) if given["most"] else None], {}
+
+    def effects(given: Given) -> list[str]:
+        what = f"Runs of {given['graph']}" if given["graph"] else "All runs"
+        if not given["most"]:
+            return [f"{what} have no limit."]
+        return [f"{what}: at most {given['most']} at a time, by all workers together. Those under way go on."]
+
+    chosen = OperationForm(
+        "Limit runs",
+        "runs.limit",
+        "Save",
+        "/runs",
+        [
+            ActionField("graph", "Graph or workflow, empty for all together", graph),
+            ActionField("most", "At most so many at a time, empty for no limit", most, hint="0 lets none begin"),
+        ],
+        "",
+        arguments,
+        effects,
+        lambda given: [
+            *("runs", "limit", given["most"] or "--remove"),
+            *(("--graph", given["graph"]) if given["graph"] else ()),
+        ],
+    )
+    filled = fill_form(call, chosen, form)
+    return {"form": chosen, "filled": filled, "plan": filled.plan, "secret": "", "report": None}
