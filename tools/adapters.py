@@ -61,6 +61,7 @@ SUITES = (
         ("test_session.py", "test_session_limit.py", "fake_model.py", "test_responses.py"),
         frozenset({"tests/test_session.py::test_sqlite_session_file_lock_is_shared_across_instances"}),
     ),
+    Suite("langgraph-server", "langgraph-server", "", ("test_langgraph_server.py",)),
     Suite("pydantic-ai", "pydantic", "", ("test_pydantic_ai.py",)),
     Suite("google-adk", "adk", "", ("test_google_adk.py",)),
     Suite("agent-framework", "agent-framework", "", ("test_agent_framework.py",)),
@@ -70,6 +71,7 @@ SUITES = (
 GUIDE = ROOT / "docs" / "guides" / "frameworks.md"
 FRAMEWORKS = {
     "LangGraph": ("langgraph", ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"), "langgraph"),
+    "`langgraph dev`": ("langgraph-server", ("langgraph-api", "langgraph-cli"), "langgraph"),
     "OpenAI Agents SDK": ("openai", ("openai-agents",), "openai"),
     "Pydantic AI": ("pydantic", ("pydantic-ai-slim",), "pydantic-ai"),
     "Google ADK": ("adk", ("google-adk",), "adk"),

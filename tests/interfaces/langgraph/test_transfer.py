@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 import holdfast
-from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConfigError, ConflictError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.langgraph.databases import estimate, export_to_file, import_database, open_peer
 from holdfast.langgraph import HoldfastSaver, export_threads, import_threads
 from tests.interfaces.cli import kit
@@ -145,6 +146,34 @@ def test_threads_are_taken_over_as_they_are_touched(database: Path, tmp_path: Pa
 
         assert len(asyncio.run(touch()).values["messages"]) == 3
         assert {info.thread.partition("␟")[0] for info in store.threads()} == {"t0", "t1", "new"}
+
+
+def test_what_is_deleted_does_not_come_back_from_an_old_saver(database: Path, tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(database)) as old, holdfast.open(tmp_path / "new.db") as store:
+        saver = HoldfastSaver(store, fallback=old)
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(saver.get_tuple, [config("t1")] * 8))
+        saver.delete_thread("t0")
+        saver.prune(["t1"], strategy="delete")
+        bob = HoldfastSaver(store.as_identity(user="bob"), fallback=old)
+        for each in (saver, HoldfastSaver(store, fallback=old)):
+            assert [each.get_tuple(config(name)) for name in ("t0", "t1")] == [None, None]
+        saver.copy_thread("t2", "t3")
+        assert len(list(saver.list(config("t3")))) == len(list(old.list(config("t2")))) > 1
+        with pytest.raises(DeniedError):
+            bob.delete_thread("t2")
+        assert old.get_tuple(config("t2")), "who may not delete a thread does not delete it there"
+        saver.prune(["t2"])
+        assert len(list(saver.list({"configurable": {"thread_id": "t2", "checkpoint_ns": ""}}))) == 1
+
+
+def test_an_old_saver_for_asyncio_is_refused_at_once(tmp_path: Path) -> None:
+    async def use_async() -> None:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
+            with pytest.raises(InvalidError, match="sync programs"):
+                HoldfastSaver.from_conn_string("memory://", fallback=old)
+
+    asyncio.run(use_async())
 
 
 def test_pickles_and_unknown_classes_are_refused(database: Path, tmp_path: Path) -> None:
