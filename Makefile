@@ -40,7 +40,7 @@ nightly: ## All tests on every store and composition, coverage, benchmarks, othe
 	@$(PY) -m tools.suite nightly
 
 adapters: ## The tests of frameworks over the adapters, each in an environment of its own (network)
-	$(call setup,dev)
+	$(call setup,servers)
 	@$(PY) -m tools.adapters
 
 torture: ## The long fault and fuzzing runs

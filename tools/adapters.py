@@ -9,15 +9,18 @@ distributions have no tests, those in `tests/frameworks` are run.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.servers.postgresql import PostgresServer
 from tools.bootstrap import uv_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +37,8 @@ class Suite:
     package: str
     files: tuple[str, ...]
     cannot_pass: frozenset[str] = field(default_factory=frozenset)
+    has_postgres: bool = False
+    """Whether the tests get a database in HOLDFAST_TEST_POSTGRES_URL."""
 
 
 SUITES = (
@@ -63,7 +68,7 @@ SUITES = (
     ),
     Suite("langgraph-server", "langgraph-server", "", ("test_langgraph_server.py",)),
     Suite("pydantic-ai", "pydantic", "", ("test_pydantic_ai.py",)),
-    Suite("google-adk", "adk", "", ("test_google_adk.py",)),
+    Suite("google-adk", "adk", "", ("test_google_adk.py",), has_postgres=True),
     Suite("agent-framework", "agent-framework", "", ("test_agent_framework.py",)),
 )
 
@@ -151,7 +156,10 @@ def run_suite(suite: Suite) -> bool:
         (FOLDER / "pytest.ini").write_text("[pytest]\nfilterwarnings =\n    error\n")
         command += ["--noconftest", "-c", str(FOLDER / "pytest.ini"), "--rootdir", str(ROOT)]
         command += ["--import-mode=importlib", *(f"tests/frameworks/{name}" for name in suite.files)]
-    done = subprocess.run([*command, "-rfE", "--tb=short"], cwd=folder, capture_output=True, text=True, check=False)
+    command += ["-rfE", "--tb=short"]
+    with PostgresServer() if suite.has_postgres else nullcontext() as server:
+        environment = dict(os.environ) if server is None else {**os.environ, "HOLDFAST_TEST_POSTGRES_URL": server.url}
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     lines = done.stdout.splitlines()
     failed = {line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))}
     wrong = sorted(failed ^ suite.cannot_pass)

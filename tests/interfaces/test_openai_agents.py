@@ -17,6 +17,8 @@ from holdfast.testing import ConversationSuite
 
 
 class TestOpenAISession(ConversationSuite):
+    framework = "openai-agents"
+
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         items: Any = [{"role": "user", "content": text} for text in texts]
         asyncio.run(HoldfastSession(name, store).add_items(items))
