@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from langchain_core.messages import BaseMessage
 from langgraph_sdk import get_client
 
 import holdfast
@@ -76,22 +77,22 @@ def test_the_server_keeps_threads_and_items_in_a_store(tmp_path: Path) -> None:
     database = tmp_path / "agents.db"
 
     async def begin(url: str) -> str:
-        client = get_client(url=url)
-        thread = (await client.threads.create())["thread_id"]
-        for text in ("kelp", "ask"):
-            await client.runs.wait(thread, "agent", input={"messages": [{"role": "user", "content": text}]})
-        await client.store.put_item(["docs"], "a", {"n": 1})
-        assert [item["key"] for item in (await client.store.search_items(["docs"]))["items"]] == ["a"]
+        async with get_client(url=url) as client:
+            thread: str = (await client.threads.create())["thread_id"]
+            for text in ("kelp", "ask"):
+                await client.runs.wait(thread, "agent", input={"messages": [{"role": "user", "content": text}]})
+            await client.store.put_item(["docs"], "a", {"n": 1})
+            assert [item["key"] for item in (await client.store.search_items(["docs"]))["items"]] == ["a"]
         with holdfast.open(database, read_only=True) as store:  # while the server runs
             assert store.thread(thread).info().framework == "langgraph"
         return thread
 
     async def go_on(url: str, thread: str) -> list[Any]:
-        client = get_client(url=url)
-        state = await client.threads.get_state(thread)
-        assert state["next"] == ["say"]
-        await client.runs.wait(thread, "agent", command={"resume": "rock"})
-        history = await client.threads.get_history(thread, limit=100)
+        async with get_client(url=url) as client:
+            state = await client.threads.get_state(thread)
+            assert state["next"] == ["say"]
+            await client.runs.wait(thread, "agent", command={"resume": "rock"})
+            history = await client.threads.get_history(thread, limit=100)
         return [len(history), [each["content"] for each in history[0]["values"]["messages"]]]
 
     with serve(tmp_path) as url:
@@ -102,8 +103,8 @@ def test_the_server_keeps_threads_and_items_in_a_store(tmp_path: Path) -> None:
     with holdfast.open(database) as store:
         assert [info.thread for info in store.threads()] == [thread]
         assert len(store.thread(thread).log()) == count
-        found = [message.content for message in store.thread(thread).get().state["messages"]]
-        assert found == messages
+        found: list[BaseMessage] = store.thread(thread).get().state["messages"]
+        assert [message.content for message in found] == messages
         assert store.state(items="notes.ada")["latest"] == {"text": "rock"}
         assert store.state(items="docs")["a"] == {"n": 1}
         assert store.maintenance.verify().ok
