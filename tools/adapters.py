@@ -110,7 +110,8 @@ def python_of(lock: str) -> Path:
     install = [*uv, "pip", "install", "--quiet", "--python", str(python)]
     requirements = ROOT / "requirements" / "adapters" / f"{lock}.txt"
     subprocess.run([*install, "--require-hashes", "-r", str(requirements)], check=True, env=uv_environment())
-    subprocess.run([*install, "--no-deps", "--editable", str(ROOT)], check=True, env=uv_environment())
+    if not any(folder.rglob("holdfast-*.dist-info")):  # it would build the native core again
+        subprocess.run([*install, "--no-deps", "--editable", str(ROOT)], check=True, env=uv_environment())
     return python
 
 
