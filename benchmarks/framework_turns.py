@@ -148,7 +148,7 @@ class Framework(NamedTuple):
 
 FRAMEWORKS = {
     "openai-agents": Framework(
-        "OpenAI's SQLiteSession", "agents", "openai", _openai_sqlite, _openai_ours, _openai, False, 0.5, 0.6
+        "OpenAI's SQLiteSession", "agents", "openai", _openai_sqlite, _openai_ours, _openai, False, 0.9, 0.5
     ),
     "langchain": Framework(
         "LangChain's SQLChatMessageHistory",

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 
 import holdfast
 from holdfast.errors import ConfigError, ConflictError, DeniedError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.interfaces.langgraph.databases import estimate, export_to_file, import_database, open_peer
+from holdfast.interfaces.langgraph.databases import estimate, export_database, import_database, open_peer
 from holdfast.langgraph import HoldfastSaver, export_threads, import_threads
 from tests.interfaces.cli import kit
 from tests.servers import places
@@ -124,11 +124,13 @@ def test_savers_of_postgresql_and_in_memory_are_imported(tmp_path: Path) -> None
         check_equal(old, HoldfastSaver(store))
         assert import_database(store, url).checkpoints == 0
         assert estimate(url).after > 0
-    with PostgresSaver.from_conn_string(places.place("postgres", tmp_path / "back")) as back:
-        back.setup()
-        with holdfast.open(tmp_path / "memory.db") as store:
-            export_threads(store, back)
-            check_equal(memory, back)
+    back_url = places.place("postgres", tmp_path / "back")
+    done = kit.run("export", back_url, "--to", "langgraph", store=str(tmp_path / "memory.db"))
+    assert done.code == 0, done.err
+    with PostgresSaver.from_conn_string(back_url) as back:
+        check_equal(memory, back)
+    with holdfast.open(tmp_path / "memory.db") as store, pytest.raises(ConflictError, match="has checkpoints already"):
+        export_database(store, back_url, [])
 
 
 def test_threads_are_taken_over_as_they_are_touched(database: Path, tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ def test_the_commands(database: Path, tmp_path: Path) -> None:
     with open_peer(str(database)) as old, open_peer(back) as new:
         check_equal(old, new)
     with holdfast.open(store) as opened, pytest.raises(ConflictError):
-        export_to_file(opened, back, [])
+        export_database(opened, back, [])
 
 
 @pytest.mark.nightly
