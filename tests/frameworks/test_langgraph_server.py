@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph_sdk import get_client
 
 import holdfast
@@ -103,7 +103,8 @@ def test_the_server_keeps_threads_and_items_in_a_store(tmp_path: Path) -> None:
     with holdfast.open(database) as store:
         assert [info.thread for info in store.threads()] == [thread]
         assert len(store.thread(thread).log()) == count
-        found: list[BaseMessage] = store.thread(thread).get().state["messages"]
+        found = store.thread(thread).get().state["messages"]
+        assert [type(message) for message in found] == [HumanMessage, AIMessage] * 2
         assert [message.content for message in found] == messages
         assert store.state(items="notes.ada")["latest"] == {"text": "rock"}
         assert store.state(items="docs")["a"] == {"n": 1}
