@@ -158,7 +158,7 @@ def run_suite(suite: Suite) -> bool:
         command += ["--noconftest", "-c", str(FOLDER / "pytest.ini"), "--rootdir", str(ROOT)]
         command += ["--import-mode=importlib", *(f"tests/frameworks/{name}" for name in suite.files)]
     command += ["-rfE", "--tb=short"]
-    with PostgresServer() if suite.has_postgres else nullcontext() as server:
+    with PostgresServer().start() if suite.has_postgres else nullcontext() as server:
         environment = dict(os.environ) if server is None else {**os.environ, "HOLDFAST_TEST_POSTGRES_URL": server.url}
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     lines = done.stdout.splitlines()
