@@ -40,7 +40,7 @@ nightly: ## All tests on every store and composition, coverage, benchmarks, othe
 	@$(PY) -m tools.suite nightly
 
 adapters: ## The tests of frameworks over the adapters, each in an environment of its own (network)
-	$(call setup,dev)
+	$(call setup,servers)
 	@$(PY) -m tools.adapters
 
 torture: ## The long fault and fuzzing runs
@@ -106,7 +106,7 @@ lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(COMPILE) -c requirements/dev.txt -o requirements/demo.txt pyproject.toml requirements/demo.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -c requirements/servers.txt -o requirements/peers.txt requirements/peers.in
-	for name in adk agent-framework langgraph openai pydantic; do $(COMPILE) -o requirements/adapters/$$name.txt \
+	for name in adk agent-framework langgraph langgraph-server openai pydantic; do $(COMPILE) -o requirements/adapters/$$name.txt \
 		pyproject.toml requirements/adapters/$$name.in; done
 	$(PY) -m tools.adapters versions
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import holdfast
 from benchmarks.langgraph_checks import check_messages, check_saver
 from benchmarks.langgraph_log import counted
 from benchmarks.langgraph_savers import MEMORY, ON_DISK, OURS, REFERENCE, SAVERS, SQLITE, disk
 from benchmarks.langgraph_work import DOCUMENT, Chat
-from benchmarks.measure import Cost, Curve, Figure, Job, Result, Row, cost, costs, turns, typical
+from benchmarks.measure import Cost, Curve, Figure, Job, Meter, Result, Row, cost, costs, turns, typical
 from benchmarks.store_cases import folder
+from holdfast.interfaces.langgraph.databases import import_database
 
 _TURNS = 500
 _BLOCK = 25
@@ -155,7 +157,7 @@ def chat_of_500_turns() -> Result:
         sizes = {name: disk(run.path) for name, run in runs.items() if name in ON_DISK}
         note = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items())
         ratio = sizes[SQLITE] / sizes[OURS]
-        figures.append(Figure("chat: disk, SqliteSaver / Holdfast", ratio, "x", 200, None, note, goal=400))
+        figures.append(Figure("chat: disk, SqliteSaver / Holdfast", ratio, "x", 250, None, note, goal=400))
         for what, action, rounds in (("get_state", _state, 7), ("20 steps of history", _history, 3)):
             jobs = {name: _reopened(name, runs[name].path, action) for name in sizes}
             figures.append(_reading(f"open and {what}", jobs, rounds))
@@ -171,7 +173,19 @@ def chat_of_500_turns() -> Result:
             )
             for name, run in runs.items()
         ]
-    return Result(figures, rows, [curve for run in runs.values() for curve in run.curves()])
+        figure, row = _imported(runs[SQLITE].path, f"{place}/imported.db")
+    return Result([*figures, figure], [*rows, row], [curve for run in runs.values() for curve in run.curves()])
+
+
+def _imported(theirs: str, ours: str) -> tuple[Figure, Row]:
+    """Import the database of SqliteSaver, which compares each checkpoint."""
+    with Meter() as meter, holdfast.open(ours) as store:
+        report = import_database(store, theirs)
+    assert (report.threads, report.checkpoints) == (1, 3 * _TURNS)
+    note = f"{report.checkpoints} checkpoints in {meter.cost.wall / 1000:.0f} s, {meter.cost.cpu / 1000:.0f} s of CPU"
+    figure = Figure("chat: disk, SqliteSaver / its import", disk(theirs) / disk(ours), "x", 250, None, note, goal=400)
+    wall, cpu = (each / report.checkpoints for each in (meter.cost.wall, meter.cost.cpu))
+    return figure, Row("import of the chat, per checkpoint", OURS, wall, cpu, disk=disk(ours))
 
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:

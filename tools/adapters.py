@@ -9,15 +9,18 @@ distributions have no tests, those in `tests/frameworks` are run.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.servers.postgresql import PostgresServer
 from tools.bootstrap import uv_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +37,8 @@ class Suite:
     package: str
     files: tuple[str, ...]
     cannot_pass: frozenset[str] = field(default_factory=frozenset)
+    has_postgres: bool = False
+    """Whether the tests get a database in HOLDFAST_TEST_POSTGRES_URL."""
 
 
 SUITES = (
@@ -61,8 +66,9 @@ SUITES = (
         ("test_session.py", "test_session_limit.py", "fake_model.py", "test_responses.py"),
         frozenset({"tests/test_session.py::test_sqlite_session_file_lock_is_shared_across_instances"}),
     ),
+    Suite("langgraph-server", "langgraph-server", "", ("test_langgraph_server.py",)),
     Suite("pydantic-ai", "pydantic", "", ("test_pydantic_ai.py",)),
-    Suite("google-adk", "adk", "", ("test_google_adk.py",)),
+    Suite("google-adk", "adk", "", ("test_google_adk.py",), has_postgres=True),
     Suite("agent-framework", "agent-framework", "", ("test_agent_framework.py",)),
 )
 
@@ -70,6 +76,7 @@ SUITES = (
 GUIDE = ROOT / "docs" / "guides" / "frameworks.md"
 FRAMEWORKS = {
     "LangGraph": ("langgraph", ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"), "langgraph"),
+    "`langgraph dev`": ("langgraph-server", ("langgraph-api", "langgraph-cli"), "langgraph"),
     "OpenAI Agents SDK": ("openai", ("openai-agents",), "openai"),
     "Pydantic AI": ("pydantic", ("pydantic-ai-slim",), "pydantic-ai"),
     "Google ADK": ("adk", ("google-adk",), "adk"),
@@ -103,7 +110,8 @@ def python_of(lock: str) -> Path:
     install = [*uv, "pip", "install", "--quiet", "--python", str(python)]
     requirements = ROOT / "requirements" / "adapters" / f"{lock}.txt"
     subprocess.run([*install, "--require-hashes", "-r", str(requirements)], check=True, env=uv_environment())
-    subprocess.run([*install, "--no-deps", "--editable", str(ROOT)], check=True, env=uv_environment())
+    if not any(folder.rglob("holdfast-*.dist-info")):  # it would build the native core again
+        subprocess.run([*install, "--no-deps", "--editable", str(ROOT)], check=True, env=uv_environment())
     return python
 
 
@@ -149,7 +157,10 @@ def run_suite(suite: Suite) -> bool:
         (FOLDER / "pytest.ini").write_text("[pytest]\nfilterwarnings =\n    error\n")
         command += ["--noconftest", "-c", str(FOLDER / "pytest.ini"), "--rootdir", str(ROOT)]
         command += ["--import-mode=importlib", *(f"tests/frameworks/{name}" for name in suite.files)]
-    done = subprocess.run([*command, "-rfE", "--tb=short"], cwd=folder, capture_output=True, text=True, check=False)
+    command += ["-rfE", "--tb=short"]
+    with PostgresServer().start() if suite.has_postgres else nullcontext() as server:
+        environment = dict(os.environ) if server is None else {**os.environ, "HOLDFAST_TEST_POSTGRES_URL": server.url}
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     lines = done.stdout.splitlines()
     failed = {line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))}
     wrong = sorted(failed ^ suite.cannot_pass)

@@ -221,6 +221,7 @@ def nightly_steps(left_out: list[str]) -> Iterator[Step]:
     yield Step("changes of the source that the everyday tests find", whole, try_changes, found_by_mutants)
     yield Step("what each store guarantees", whole, partial(run_tool, "tools.matrix", "--check"))
     yield Step("known vulnerabilities of the dependencies", whole, check_dependencies, dependencies_found)
+    yield Step("tests of frameworks over the adapters", whole, partial(run_tool, "tools.adapters"))
     yield Step("benchmarks", whole, partial(run_tool, "benchmarks.run", "--check"))
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for version in OTHER_PYTHONS:

@@ -65,7 +65,21 @@ def _split(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
     return app, user, own
 
 
-class HoldfastSessionService(BaseSessionService):
+def _form(event: Event) -> dict[str, Any]:
+    """Return an event as it is stored: in its JSON form, without what it leaves empty."""
+    form: dict[str, Any] = event.model_dump(mode="json", exclude_none=True)
+    form["actions"] = {name: value for name, value in form.get("actions", {}).items() if value != {}}
+    return form
+
+
+class _Service:
+    """A service of ADK on a store."""
+
+    def __init__(self, store: AnyStore) -> None:
+        self._store = require_store(store, type(self).__name__)
+
+
+class HoldfastSessionService(_Service, BaseSessionService):
     """The sessions of ADK, each in a thread of its own, `adk/APP/USER/SESSION`.
 
     ::
@@ -77,9 +91,6 @@ class HoldfastSessionService(BaseSessionService):
     session that another process continued is stale, and refuses events. A `Store` and an `AsyncStore` do equally, and
     so do their views of identities.
     """
-
-    def __init__(self, store: AnyStore) -> None:
-        self._store = require_store(store, "a service of sessions")
 
     async def create_session(
         self,
@@ -158,7 +169,7 @@ class HoldfastSessionService(BaseSessionService):
             parent = head.id
         app, user, own = _split(event.actions.state_delta if event.actions else {})
         await self._write_shared(session.app_name, session.user_id, app, user)
-        changes: dict[Any, Any] = {MESSAGES: Append(event.model_dump(mode="json", exclude_none=True))}
+        changes: dict[Any, Any] = {MESSAGES: Append(_form(event))}
         changes |= {_UPDATED: event.timestamp} | {(_STATE, key): value for key, value in own.items()}
         try:
             head = await call(
@@ -212,15 +223,12 @@ class HoldfastSessionService(BaseSessionService):
         return session
 
 
-class HoldfastArtifactService(BaseArtifactService):
+class HoldfastArtifactService(_Service, BaseArtifactService):
     """The artifacts of ADK, in the scopes of their users: `store.state(user="alice", custom="adk/support/artifacts")`.
 
     A key is a session, or `user`, a file and a version: each version has a key of its own, which a prune of the history
     keeps, and that erasing the user deletes.
     """
-
-    def __init__(self, store: AnyStore) -> None:
-        self._store = require_store(store, "a service of artifacts")
 
     async def save_artifact(
         self,
@@ -356,14 +364,11 @@ class HoldfastArtifactService(BaseArtifactService):
         return uri
 
 
-class HoldfastMemoryService(BaseMemoryService):
+class HoldfastMemoryService(_Service, BaseMemoryService):
     """The memory of ADK, in the scopes of its users: `store.state(user="alice", custom="adk/support/memory")`.
 
     A search returns the memories that have most words of the query, at most ten. It reads all memories of the user.
     """
-
-    def __init__(self, store: AnyStore) -> None:
-        self._store = require_store(store, "a memory")
 
     async def add_session_to_memory(self, session: Session) -> None:
         """Add the events of a session that are not in the memory yet."""

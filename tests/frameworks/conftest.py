@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-MODULES = {"agent_framework": "agent_framework", "google_adk": "google.adk", "pydantic_ai": "pydantic_ai"}
+MODULES = {
+    "agent_framework": "agent_framework",
+    "google_adk": "google.adk",
+    "langgraph_server": "langgraph_api",
+    "pydantic_ai": "pydantic_ai",
+}
 """The frameworks of the files of tests."""
 
 

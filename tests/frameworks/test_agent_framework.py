@@ -37,6 +37,8 @@ class Question:
 
 
 class TestHistory(ConversationSuite):
+    framework = "agent-framework"
+
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         messages = [Message("user", [text]) for text in texts]
         asyncio.run(HoldfastHistoryProvider(store).save_messages(name, messages))

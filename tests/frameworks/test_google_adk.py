@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from google.adk.artifacts import InMemoryArtifactService
 from google.adk.errors import StaleSessionError
@@ -46,6 +49,8 @@ def texts(session: Session | None) -> list[str]:
 
 class TestSessions(ConversationSuite):
     """A session of ADK has a name of its own among threads, and one that starts a session has to say so."""
+
+    framework = "google-adk"
 
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         async def add() -> None:
@@ -336,40 +341,72 @@ def test_crossings(tmp_path: Path) -> None:
             assert (len(listed), len(keys), len(found), len(state)) == (left, left, left, left)
 
 
-@pytest.mark.parametrize("service", ["DatabaseSessionService", "SqliteSessionService"])
-def test_databases_of_adk_are_imported(tmp_path: Path, service: str) -> None:
+SERVICES = ("sqlite", "sqlite without SQLAlchemy", "postgresql")
+
+
+def place_of(service: str, folder: Path) -> tuple[Any, str]:
+    """A service of ADK's own with a database, and where that is."""
+    from google.adk.sessions.database_session_service import DatabaseSessionService
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+    if service == "postgresql":
+        server = os.environ.get("HOLDFAST_TEST_POSTGRES_URL")
+        if server is None:
+            pytest.skip("make adapters starts PostgreSQL")
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute("DROP DATABASE IF EXISTS adk")
+            connection.execute("CREATE DATABASE adk")
+        url = urlsplit(server)._replace(path="/adk")
+        return DatabaseSessionService(url._replace(scheme="postgresql+asyncpg").geturl()), url.geturl()
+    path = str(folder / "adk.db")
+    if service == "sqlite":
+        return DatabaseSessionService(f"sqlite+aiosqlite:///{path}"), path
+    return SqliteSessionService(path), path
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+def test_databases_of_adk_are_imported(tmp_path: Path, kind: str) -> None:
     """Those that its own services wrote; what ours answers of them is what they answer."""
-    from holdfast.interfaces.peer_sessions import ADK, import_sessions
+    from holdfast.interfaces.peer_sessions import ADK, estimate_sessions, find_kind, import_sessions
 
-    path = tmp_path / "adk.db"
-
-    async def write() -> list[Any]:
-        if service == "DatabaseSessionService":
-            from google.adk.sessions.database_session_service import DatabaseSessionService
-
-            theirs: Any = DatabaseSessionService(f"sqlite+aiosqlite:///{path}")
-        else:
-            from google.adk.sessions.sqlite_session_service import SqliteSessionService
-
-            theirs = SqliteSessionService(str(path))
+    async def write() -> tuple[list[Any], str]:
+        theirs, place = place_of(kind, tmp_path)
         session = await theirs.create_session(
             **ALICE, session_id="s", state={"first": 1, "user:plan": "pro", "app:n": 1}
         )
+        await theirs.create_session(app_name="app", user_id="bob")
         for number in range(3):
             await theirs.append_event(session, said(f"{number} ü", **{"n": number, "app:n": number}))
         found = await read(theirs)
         if close := getattr(theirs, "close", None):
             await close()
-        return found
+        return found, place
 
     async def read(service: Any) -> list[Any]:
         session = await service.get_session(**ALICE, session_id="s")
         return [session.state, [event.model_dump() for event in session.events], await service.get_user_state(**ALICE)]
 
-    theirs = asyncio.run(write())
+    theirs, place = asyncio.run(write())
+    assert find_kind(place) == ADK
+    found = estimate_sessions(ADK, place)
+    assert (found.threads, found.messages) == (2, 3)
+    assert found.before > found.after // 100 > 0
     with holdfast.open(tmp_path / "a.db") as store:
-        assert import_sessions(store, ADK, str(path)).messages == 3
+        assert import_sessions(store, ADK, place).messages == 3
+        assert import_sessions(store, ADK, place).skipped == 3
         assert asyncio.run(read(HoldfastSessionService(store))) == theirs
+
+
+@pytest.mark.parametrize("kind", ["memory", "postgresql"])
+def test_sessions_are_in_a_store_on_a_server(kind: str, tmp_path: Path) -> None:
+    """Our own service on the server that ADK's would be on."""
+    url = "memory://"
+    if kind == "postgresql":
+        url = place_of(kind, tmp_path)[1]
+    with holdfast.open(url) as store:
+        assert asyncio.run(use_sessions(HoldfastSessionService(store))) == asyncio.run(
+            use_sessions(InMemorySessionService())
+        )
 
 
 def test_credentials_are_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ def texts_of(store: Any, name: str = "chat") -> list[str]:
 
 
 class TestConversations(ConversationSuite):
+    framework = "pydantic-ai"
+
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         asyncio.run(HoldfastConversationStore(store).append(name, [request(text) for text in texts]))
 

@@ -77,3 +77,13 @@ def test_the_command_line_http_and_pages_show_it(tmp_path: Path) -> None:
     assert "Framework: langgraph\n" in run("log", "graph", store=str(path)).out
     assert "Framework" not in run("log", "plain", store=str(path)).out
     assert "FRAMEWORK" not in run("threads", "plain", store=str(path)).lines[0]
+
+
+def test_the_adapters_are_small() -> None:
+    """All together, with the import and the export of other frameworks' databases."""
+    root = Path(holdfast.__file__).parent
+    names = ["agent_framework", "google_adk", "langchain", "openai_agents", "pydantic_ai"]
+    names += ["interfaces/conversations", "interfaces/peer_sessions"]
+    names += [f"interfaces/langgraph/{name}" for name in ("item_store", "item_names", "node_cache")]
+    names += [f"interfaces/langgraph/{name}" for name in ("databases", "peer_values", "transfer")]
+    assert sum(len((root / f"{name}.py").read_text().splitlines()) for name in names) <= 2500

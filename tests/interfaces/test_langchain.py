@@ -17,6 +17,8 @@ from holdfast.testing import ConversationSuite
 
 
 class TestChatHistory(ConversationSuite):
+    framework = "langchain"
+
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         HoldfastChatHistory(name, store).add_messages([HumanMessage(text) for text in texts])
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents.memory import SessionSettings
+from agents.memory import OpenAIResponsesCompactionSession, SessionSettings
 
 import holdfast
 from holdfast.errors import InvalidError
@@ -17,6 +18,8 @@ from holdfast.testing import ConversationSuite
 
 
 class TestOpenAISession(ConversationSuite):
+    framework = "openai-agents"
+
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         items: Any = [{"role": "user", "content": text} for text in texts]
         asyncio.run(HoldfastSession(name, store).add_items(items))
@@ -46,3 +49,32 @@ def test_limits_pops_and_asyncio(tmp_path: Path) -> None:
     asyncio.run(main())
     with pytest.raises(InvalidError, match="open store"):
         HoldfastSession("chat", "a.db")  # type: ignore[arg-type]
+
+
+def test_a_compaction_keeps_what_it_replaces_in_the_history(tmp_path: Path) -> None:
+    """With the SDK's own session around ours; `client` stands for OpenAI's server."""
+    given: list[Any] = []
+
+    class Responses:
+        async def compact(self, **arguments: Any) -> Any:
+            given.append(arguments)
+            return SimpleNamespace(output=[{"role": "user", "content": "all of it"}])
+
+    client: Any = SimpleNamespace(responses=Responses())
+
+    async def main() -> None:
+        async with holdfast.aopen(tmp_path / "a.db") as store:
+            inner = HoldfastSession("chat", store)
+            session = OpenAIResponsesCompactionSession("chat", inner, client=client, compaction_mode="input")
+            items: Any = [{"role": "assistant", "content": str(number)} for number in range(3)]
+            await session.add_items(items)
+            await session.run_compaction({"force": True})
+            assert given[0]["input"] == items
+            assert [item["content"] for item in await inner.get_items()] == ["all of it"]
+            await session.add_items(items[:1])
+            assert len(await session.get_items()) == 2
+            kinds = [entry.kind for entry in await store.thread("chat").log()]
+            assert kinds == ["update", "update", "clear", "update"]
+            assert (await store.thread("chat").get(at="HEAD~3")).state["messages"] == items
+
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import islice
 
@@ -103,12 +104,14 @@ class EntryReader:
         """Return the entry of a key that sorts before `end`: see `may_have`."""
         return await self.find(line, loaded, key) if await self.may_have(line, loaded, (key,), end) else None
 
-    async def count(self, line: Line, loaded: LoadedState, start: bytes) -> int:
-        """Return how many keys a state has from `start` on, in their order."""
+    async def count(self, line: Line, loaded: LoadedState, start: bytes, stop: bytes | None) -> int:
+        """Return how many keys a state has from `start` to before `stop`, in their order."""
         total = await self._states.nodes(line, loaded, node_lookup.count(loaded.root, start))
-        for key, (_, operation) in changed_keys(loaded).items():
-            if sort_key(key) >= start:
-                total += (operation is not None) - (await self._folded(line, loaded, key) is not None)
+        if stop is not None:
+            total -= await self._states.nodes(line, loaded, node_lookup.count(loaded.root, stop))
+        changed = changed_keys(loaded)
+        for key in changed_between(loaded, start, stop):
+            total += (changed[key][1] is not None) - (await self._folded(line, loaded, key) is not None)
         return total
 
     async def page(
@@ -130,11 +133,8 @@ class EntryReader:
         self, line: Line, loaded: LoadedState, start: bytes, stop: bytes | None, limit: int | None
     ) -> dict[bytes, node_lookup.StoredEntry | None]:
         """Return the keys of a page, with their stored entries where no later step changed them."""
-        changed = {
-            key: operation is not None
-            for key, (_, operation) in changed_keys(loaded).items()
-            if sort_key(key) >= start and (stop is None or sort_key(key) < stop)
-        }
+        every = changed_keys(loaded)
+        changed = {key: every[key][1] is not None for key in changed_between(loaded, start, stop)}
         removals = sum(not exists for exists in changed.values())
 
         def enough(result: list[node_lookup.StoredEntry]) -> bool:
@@ -212,6 +212,15 @@ def changed_keys(loaded: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation 
             touch(result, origin, edit)
         loaded.changed_keys = result  # when complete: other threads use the same state
     return result
+
+
+def changed_between(loaded: LoadedState, start: bytes, stop: bytes | None) -> list[bytes]:
+    """Return the keys that were put or removed since the folded state, from `start` to before `stop`, in order."""
+    order = loaded.changed_order
+    if order is None:
+        loaded.changed_order = order = sorted((sort_key(key), key) for key in changed_keys(loaded))
+    last = None if stop is None else bisect_left(order, (stop,))
+    return [key for _, key in order[bisect_left(order, (start,)) : last]]
 
 
 def _only(edit: EditMap, key: bytes) -> EditMap | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 from holdfast.backends.interface import Row
 from holdfast.engine.model.drafts import EMPTY
-from holdfast.engine.model.nodes import MapRoot, WrittenBy
+from holdfast.engine.model.nodes import MapRoot, WrittenBy, sort_key
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
 from holdfast.engine.model.packed_state import POINTER, PackedMap, flatten
 from holdfast.engine.model.steps import Step
@@ -69,6 +70,10 @@ def child_state(
     changed_keys = loaded.changed_keys
     if changed_keys is not None:
         child.recent, child.changed_keys = loaded.recent, changed_keys.copy()
+        if (order := loaded.changed_order) is not None:
+            child.changed_order = order = order.copy()
+            for key in {*edit.removed, *(key for key, _ in edit.put)} - changed_keys.keys():
+                insort(order, (sort_key(key), key))
         touch(child.changed_keys, origin, edit)
     if packed is not None:
         # About the old weight and that of the change; it is computed exactly when the state is folded.

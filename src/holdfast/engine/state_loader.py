@@ -79,6 +79,8 @@ class LoadedState(Struct):
     changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
     """The keys that `tail` changes, each with the last step that did and how; None where it was removed. An operator is
     the sum of all that `tail` does to the key. Set when single keys are read first."""
+    changed_order: list[tuple[bytes, bytes]] | None = None
+    """The keys of `changed_keys` in their order, each after its sort key. Set when a range of keys is read first."""
     recent: Mapping[bytes, tuple[WrittenBy, Operation | None]] = field(default_factory=dict)
     """The keys that the tail before `root` was folded changed, if in memory: what was changed is soon changed again."""
 
@@ -89,7 +91,7 @@ class LoadedState(Struct):
 
     def with_tail(self, tail: tuple[tuple[WrittenBy, EditMap], ...]) -> LoadedState:
         """Return the state after other steps since the folded one."""
-        return replace(self, tail=tail, known=None, changed_keys=None, schema=None)
+        return replace(self, tail=tail, known=None, changed_keys=None, changed_order=None, schema=None)
 
 
 class FoldedTree(NamedTuple):
@@ -148,7 +150,7 @@ class StateLoader:
         loaded: LoadedState | None = self._cache.demote((line, commit))
         if loaded is None:
             return
-        loaded.changed_keys = None  # a large dict that is quickly rebuilt
+        loaded.changed_keys = loaded.changed_order = None  # large, and quickly rebuilt
         if loaded.head is not None and loaded.head.header.parents and (loaded.known is None or loaded.known[1]):
             self._cache.drop((line, loaded.head.header.parents[0].commit))
 

@@ -45,6 +45,9 @@ _MAX_FIELDS = 16
 
 _MAX_DEPTH = 4
 
+_MAX_TEXT = 128
+"""How many characters a text that is indexed has at most: a name, an address or an id, and not what is remembered."""
+
 _PAGE = 64
 """How many entries are read at a time."""
 
@@ -194,7 +197,7 @@ def _text(field: str, value: object) -> str | None:
     """
     if isinstance(value, bool | int | float):
         return _number(value)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
         return None
     return "s" + sha256(f"{field}{_END}{value}".encode(errors="surrogatepass")).hexdigest()[:24]
 

@@ -255,9 +255,8 @@ class ScopeView:
         """Return how many channels that are no keys there are from one text to before another."""
         if self._loaded is None:
             return 0
-        entries, bounds = self._handle.engine.entries, (sort_key(pack_name(each)) for each in (start, stop))
-        first, last = [await entries.count(self._line, self._loaded, each) for each in bounds]
-        return first - last
+        first, last = sort_key(pack_name(start)), sort_key(pack_name(stop))
+        return await self._handle.engine.entries.count(self._line, self._loaded, first, last)
 
     async def find_internal(self, packed: bytes) -> FoundEntry | None:
         """Return a channel that is no key, by its packed name."""
@@ -283,10 +282,9 @@ class ScopeView:
         """Return the number of keys, or of those with a prefix."""
         if self._loaded is None:
             return 0
-        entries, end = self._handle.engine.entries, names.prefix_end(prefix)
-        total = await entries.count(self._line, self._loaded, names.prefix_start(prefix))
-        after = 0 if end is None else await entries.count(self._line, self._loaded, end)
-        return total - after - len(await self.expired(prefix))
+        first, last = names.prefix_start(prefix), names.prefix_end(prefix)
+        found = await self._handle.engine.entries.count(self._line, self._loaded, first, last)
+        return found - len(await self.expired(prefix))
 
 
 class ScopeReader:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import DeniedError
 from holdfast.store.opener import open as open_store
 
@@ -20,9 +21,13 @@ class ConversationSuite:
             def add(self, store, name, texts): ...      # adds messages to the conversation of this name
             def read(self, store, name): ...            # returns the texts of all messages
             def clear(self, store, name): ...           # removes all messages
+            framework = "my-framework"                  # how checkpoints of the adapter are marked, if they are
 
     Each gets an open `Store`, or the view of an identity.
     """
+
+    framework: str = ""
+    """What the metadata of checkpoints say under `framework`, so that lists and pages show where a thread is from."""
 
     def add(self, store: Any, name: str, texts: list[str]) -> None:
         """Add messages with these texts to a conversation."""
@@ -91,3 +96,22 @@ class ConversationSuite:
             store.maintenance.copy_to(other)
             assert self.read(other, "chat") == [str(number) for number in range(10)]
             assert other.maintenance.verify().ok
+
+    def test_conversations_are_seen_like_other_threads(self, tmp_path: Path) -> None:
+        """Lists, search, diff, encryption, backups and restores know the threads, and where they are from."""
+        encryption = Encryption(LocalKeys(b"k" * 32))
+        with open_store(tmp_path / "a.db", encryption=encryption) as store:
+            self.add(store, "chat", ["kelp"])
+            self.add(store, "chat", ["holdfast"])
+            (info,) = store.threads(preview=True)
+            assert info.framework == self.framework
+            assert "holdfast" in info.message
+            assert [hit.thread for hit in store.search("holdfast")] == [info.thread]
+            assert "holdfast" in store.thread(info.thread).diff("HEAD~1", "HEAD").text()
+            store.backups(tmp_path / "backups").create()
+            self.add(store, "chat", ["later"])
+        with open_store(tmp_path / "b.db", encryption=encryption) as other:
+            other.backups(tmp_path / "backups").restore()
+            assert self.read(other, "chat") == ["kelp", "holdfast"]
+            self.clear(other, "chat")
+            assert self.read(other, "chat") == []

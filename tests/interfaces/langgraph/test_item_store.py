@@ -62,7 +62,7 @@ def test_graphs_read_and_write_items_beside_their_checkpoints(tmp_path: Path) ->
 
 def random_value(rng: random.Random) -> dict[str, Any]:
     fields: dict[str, Any] = {"n": rng.choice([-2.5, -1, 0, 1, 2, 3.5, 10**30, True, None])}
-    fields["text"] = rng.choice(["a", "b", "x" * 60, "ü", "a\x01b", ""])
+    fields["text"] = rng.choice(["a", "b", "x" * 128, "x" * 129, "ü", "a\x01b", ""])
     fields["inner"] = rng.choice([{"deep": 1}, {"deep": "a", "list": [1, 2]}, [1, 2], {"a": {"b": {"c": {"d": 1}}}}])
     if rng.random() < 0.1:
         fields |= {f"f{number}": number for number in range(20)}

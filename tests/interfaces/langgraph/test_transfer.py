@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,8 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 import holdfast
-from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.interfaces.langgraph.databases import estimate, export_to_file, import_database, open_peer
+from holdfast.errors import ConfigError, ConflictError, DeniedError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.interfaces.langgraph.databases import estimate, export_database, import_database, open_peer
 from holdfast.langgraph import HoldfastSaver, export_threads, import_threads
 from tests.interfaces.cli import kit
 from tests.servers import places
@@ -123,11 +124,13 @@ def test_savers_of_postgresql_and_in_memory_are_imported(tmp_path: Path) -> None
         check_equal(old, HoldfastSaver(store))
         assert import_database(store, url).checkpoints == 0
         assert estimate(url).after > 0
-    with PostgresSaver.from_conn_string(places.place("postgres", tmp_path / "back")) as back:
-        back.setup()
-        with holdfast.open(tmp_path / "memory.db") as store:
-            export_threads(store, back)
-            check_equal(memory, back)
+    back_url = places.place("postgres", tmp_path / "back")
+    done = kit.run("export", back_url, "--to", "langgraph", store=str(tmp_path / "memory.db"))
+    assert done.code == 0, done.err
+    with PostgresSaver.from_conn_string(back_url) as back:
+        check_equal(memory, back)
+    with holdfast.open(tmp_path / "memory.db") as store, pytest.raises(ConflictError, match="has checkpoints already"):
+        export_database(store, back_url, [])
 
 
 def test_threads_are_taken_over_as_they_are_touched(database: Path, tmp_path: Path) -> None:
@@ -145,6 +148,34 @@ def test_threads_are_taken_over_as_they_are_touched(database: Path, tmp_path: Pa
 
         assert len(asyncio.run(touch()).values["messages"]) == 3
         assert {info.thread.partition("␟")[0] for info in store.threads()} == {"t0", "t1", "new"}
+
+
+def test_what_is_deleted_does_not_come_back_from_an_old_saver(database: Path, tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(database)) as old, holdfast.open(tmp_path / "new.db") as store:
+        saver = HoldfastSaver(store, fallback=old)
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(saver.get_tuple, [config("t1")] * 8))
+        saver.delete_thread("t0")
+        saver.prune(["t1"], strategy="delete")
+        bob = HoldfastSaver(store.as_identity(user="bob"), fallback=old)
+        for each in (saver, HoldfastSaver(store, fallback=old)):
+            assert [each.get_tuple(config(name)) for name in ("t0", "t1")] == [None, None]
+        saver.copy_thread("t2", "t3")
+        assert len(list(saver.list(config("t3")))) == len(list(old.list(config("t2")))) > 1
+        with pytest.raises(DeniedError):
+            bob.delete_thread("t2")
+        assert old.get_tuple(config("t2")), "who may not delete a thread does not delete it there"
+        saver.prune(["t2"])
+        assert len(list(saver.list({"configurable": {"thread_id": "t2", "checkpoint_ns": ""}}))) == 1
+
+
+def test_an_old_saver_for_asyncio_is_refused_at_once(tmp_path: Path) -> None:
+    async def use_async() -> None:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
+            with pytest.raises(InvalidError, match="sync programs"):
+                HoldfastSaver.from_conn_string("memory://", fallback=old)
+
+    asyncio.run(use_async())
 
 
 def test_pickles_and_unknown_classes_are_refused(database: Path, tmp_path: Path) -> None:
@@ -235,7 +266,7 @@ def test_the_commands(database: Path, tmp_path: Path) -> None:
     with open_peer(str(database)) as old, open_peer(back) as new:
         check_equal(old, new)
     with holdfast.open(store) as opened, pytest.raises(ConflictError):
-        export_to_file(opened, back, [])
+        export_database(opened, back, [])
 
 
 @pytest.mark.nightly

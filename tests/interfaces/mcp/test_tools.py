@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.memory import create_connected_server_and_client_session
 from mcp.types import TextContent
 
@@ -115,3 +119,45 @@ def test_the_command_serves_stdin_and_stdout(tmp_path: Path) -> None:
             assert [each["thread"] for each in (await call(client, "list_threads"))["threads"]] == ["chat", "other"]
 
     asyncio.run(main())
+
+
+def test_the_command_serves_http_to_this_machine_only(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        fill(store)
+        store.as_identity(user="alice").thread("mine").put({"n": 1}, tag="start")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["-m", "holdfast", "--store", str(tmp_path / "a.db"), "mcp", "--as", "user:alice", "--write", "--http"]
+
+    async def use() -> None:
+        async with (
+            streamable_http_client(f"http://127.0.0.1:{port}/mcp") as (read, write, _),
+            ClientSession(read, write) as client,
+        ):
+            await client.initialize()
+            assert {tool.name for tool in (await client.list_tools()).tools} == {*READS, *CHANGES}
+            assert [each["thread"] for each in (await call(client, "list_threads"))["threads"]] == ["mine"]
+            assert (await call(client, "show_state", thread="mine"))["state"] == {"n": 1}
+            assert "not-found" in await call(client, "tag", thread="chat", tag="mine", confirm=True)
+            await call(client, "tag", thread="mine", tag="again", confirm=True)
+
+    with subprocess.Popen([sys.executable, *words, str(port)], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            assert f"http://127.0.0.1:{port}/mcp serves the store" in server.stderr.readline()
+            reached = None
+            while reached is None:
+                assert server.poll() is None
+                try:
+                    reached = httpx.post(f"http://127.0.0.1:{port}/mcp", headers={"Host": "elsewhere.example"}, json={})
+                except httpx.ConnectError:
+                    continue
+            assert reached.status_code == 421, "a page of another site, under a name of its own for this address"
+            asyncio.run(use())
+        finally:
+            server.terminate()
+    with holdfast.open(tmp_path / "a.db") as store:
+        assert "again" in store.thread("mine").tags()
+        actions = {record.action for record in store.audit.query(actor="user:alice")}
+        assert actions >= {"read", "tag"}, actions

@@ -12,6 +12,7 @@ import click
 
 from holdfast._lazy import load, missing_extra
 from holdfast._views import size
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
@@ -72,7 +73,9 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     help="jsonl is the interchange format, for other programs; json has only the states.",
 )
 @click.option("--subject", metavar="NAME", help="Export everything of this person instead, as JSON to read.")
-@click.option("--to", "framework", type=_FRAMEWORKS, help="Write a database of LangGraph's SqliteSaver.")
+@click.option(
+    "--to", "framework", type=_FRAMEWORKS, help="Write a database of LangGraph's SqliteSaver or PostgresSaver."
+)
 def export(
     session: CliContext,
     file: str,
@@ -93,6 +96,7 @@ def export(
     holdfast export agents.gz --kind thread --kind agent --kind scope
     holdfast export alice.json --subject u-1842
     holdfast export checkpoints.sqlite --to langgraph
+    holdfast export postgresql://db.example.com/agents --to langgraph
     """
     to_stdout = file == "-"
     if to_stdout and session.json:
@@ -102,8 +106,8 @@ def export(
         if to_stdout or kinds or form != "holdfast" or subject is not None:
             raise click.UsageError("With --to, give a file and threads alone.")
         with session.progress("Exporting") as progress:
-            count = _databases("export_to_file")(store, file, threads, progress)
-        session.report(f"Exported {plural(count, 'checkpoint')} to {file}", {"checkpoints": count})
+            count = _databases("export_database")(store, file, threads, progress)
+        session.report(f"Exported {plural(count, 'checkpoint')} to {redacted_url(file)}", {"checkpoints": count})
         return
     target = sys.stdout.buffer if to_stdout else file
     if subject is not None:

@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from holdfast._lazy import missing_extra
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.langgraph.peer_values import PeerSerializer
 from holdfast.interfaces.langgraph.transfer import ImportReport, Progress, export_threads, import_threads
@@ -22,19 +23,11 @@ from holdfast.store.store import StoreOperations
 def open_peer(location: str, allow: Iterable[str] = ()) -> Iterator[BaseCheckpointSaver[Any]]:
     """Open a database of LangGraph's SQLite or PostgreSQL saver, to be read."""
     serde = PeerSerializer(allow)
-    if location.startswith(("postgres://", "postgresql://")):
-        try:
-            from langgraph.checkpoint.postgres import PostgresSaver
-        except ImportError as error:
-            raise missing_extra("langgraph", error) from error
-        with PostgresSaver.from_conn_string(location) as postgres:
+    if _is_postgres(location):
+        with _savers("postgres").PostgresSaver.from_conn_string(location) as postgres:
             postgres.serde = serde
             yield postgres
         return
-    try:
-        from langgraph.checkpoint.sqlite import SqliteSaver
-    except ImportError as error:
-        raise missing_extra("langgraph", error) from error
     path = Path(location.removeprefix("sqlite:///"))
     if not path.exists():
         raise NotFoundError("there is no such file", where=str(path))
@@ -42,9 +35,48 @@ def open_peer(location: str, allow: Iterable[str] = ()) -> Iterator[BaseCheckpoi
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     ) as connection:
         columns = _columns(connection, path)
-        saver = SqliteSaver(connection, serde=serde)
+        saver = _savers("sqlite").SqliteSaver(connection, serde=serde)
         saver.is_setup, saver._has_task_path = True, "task_path" in columns
         yield saver
+
+
+@contextmanager
+def _new_peer(location: str) -> Iterator[BaseCheckpointSaver[Any]]:
+    """Set up an empty database of LangGraph's SQLite or PostgreSQL saver."""
+    if _is_postgres(location):
+        with _savers("postgres").PostgresSaver.from_conn_string(location) as postgres:
+            postgres.setup()
+            with postgres._cursor() as cursor:
+                if cursor.execute("SELECT 1 FROM checkpoints LIMIT 1").fetchone() is not None:
+                    raise ConflictError(
+                        "the database has checkpoints already",
+                        where=redacted_url(location),
+                        hint="Name an empty database",
+                    )
+            yield postgres
+        return
+    if Path(location).exists():
+        raise ConflictError("the file exists already", where=location, hint="Name a new file")
+    with _savers("sqlite").SqliteSaver.from_conn_string(location) as saver:
+        saver.setup()
+        yield saver
+
+
+def _is_postgres(location: str) -> bool:
+    return location.startswith(("postgres://", "postgresql://"))
+
+
+def _savers(kind: Literal["sqlite", "postgres"]) -> Any:
+    """Return LangGraph's module with a kind of savers."""
+    try:
+        if kind == "sqlite":
+            from langgraph.checkpoint import sqlite
+
+            return sqlite
+        from langgraph.checkpoint import postgres
+    except ImportError as error:
+        raise missing_extra("langgraph", error) from error
+    return postgres
 
 
 def _columns(connection: sqlite3.Connection, path: Path) -> set[str]:
@@ -70,16 +102,12 @@ def import_database(
         return import_threads(saver, store, threads=list(threads) or None, progress=progress)
 
 
-def export_to_file(store: StoreOperations, file: str, threads: Iterable[str], progress: Progress | None = None) -> int:
-    """Write threads, all or some, to a new database of LangGraph's SqliteSaver. Returns the number of checkpoints."""
-    try:
-        from langgraph.checkpoint.sqlite import SqliteSaver
-    except ImportError as error:
-        raise missing_extra("langgraph", error) from error
-    if Path(file).exists():
-        raise ConflictError("the file exists already", where=file, hint="Name a new file")
-    with SqliteSaver.from_conn_string(file) as saver:
-        saver.setup()
+def export_database(
+    store: StoreOperations, location: str, threads: Iterable[str], progress: Progress | None = None
+) -> int:
+    """Write threads, all or some, to a new file of LangGraph's SqliteSaver, or to an empty database of its
+    PostgresSaver. Returns the number of checkpoints."""
+    with _new_peer(location) as saver:
         return export_threads(store, saver, threads=list(threads) or None, progress=progress)
 
 

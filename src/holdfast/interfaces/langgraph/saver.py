@@ -236,9 +236,14 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     def _place(self, config: RunnableConfig) -> graph_forms.Place:
         """Return what a config names, after its thread was taken over from an old saver, if there is one."""
         place = graph_forms.place_of(config)
-        if self._fallback is not None:
-            self._fallback.take_over(str(place.thread_id))
+        self._name(place.thread_id)
         return place
+
+    def _name(self, thread_id: object) -> str:
+        """Return the name of a thread, which was taken over from an old saver, if there is one."""
+        if self._fallback is not None:
+            self._fallback.take_over(str(thread_id))
+        return thread_name(str(thread_id))
 
     def _state(self, checkpoint: Checkpoint, new_versions: ChannelVersions) -> Mapping[str, Any]:
         """Return the values to save. Those of channels without a new version are the parent's: a channel may be filled
@@ -431,8 +436,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     # Removing and copying -------------------------------------------------------------------------------------
 
     async def _delete_thread(self, thread_id: str) -> None:
-        """Delete a thread: its checkpoints, its writes, and those of its subgraphs."""
-        await self._checkpoints.delete(thread_name(str(thread_id)))
+        """Delete a thread: its checkpoints, its writes, and those of its subgraphs; from the fallback as well."""
+        await self._checkpoints.delete(self._name(thread_id))  # taken over, so that who may not delete it is denied
+        if self._fallback is not None:
+            self._fallback.delete(str(thread_id))
 
     delete_thread, adelete_thread = make_both(_delete_thread)
 
@@ -451,7 +458,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
         `ConflictError` if there is a thread of the new name.
         """
-        await self._checkpoints.copy(thread_name(str(source_thread_id)), thread_name(str(target_thread_id)))
+        await self._checkpoints.copy(self._name(source_thread_id), self._name(target_thread_id))
 
     copy_thread, acopy_thread = make_both(_copy_thread)
 
@@ -463,9 +470,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         _several(thread_ids, "ids of threads")
         if strategy not in ("keep_latest", "delete"):
             raise InvalidError(f"the strategy must be 'keep_latest' or 'delete', not {strategy!r}")
-        prune = self._checkpoints.delete if strategy == "delete" else self._checkpoints.keep_latest
         for thread_id in thread_ids:
-            await prune(thread_name(str(thread_id)))
+            if strategy == "delete":
+                await self._delete_thread(thread_id)
+            else:
+                await self._checkpoints.keep_latest(self._name(thread_id))
 
     prune, aprune = make_both(_prune)
 

@@ -252,6 +252,7 @@ class Fallback:
 
     def __init__(self, saver: BaseCheckpointSaver[Any], target: HoldfastSaver) -> None:
         refuse_pickle(saver)
+        _Source(saver)  # fails if it is none for sync programs
         self._saver = saver
         self._target = target
         self._done: set[str] = set()
@@ -263,4 +264,9 @@ class Fallback:
         newest = self._saver.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}})
         if newest is not None and self._target.get_tuple(newest.config) is None:
             import_threads(self._saver, self._target, threads=[thread_id])
+        self._done.add(thread_id)
+
+    def delete(self, thread_id: str) -> None:
+        """Delete a thread from the old saver: it would come back."""
+        self._saver.delete_thread(thread_id)
         self._done.add(thread_id)

@@ -6,9 +6,11 @@ import click
 
 from holdfast._lazy import missing_extra
 from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.scope_args import as_option
 
 
 @command("mcp")
+@as_option
 @click.option("--write", is_flag=True, help="Offer tools that change threads, each with a confirmation.")
 @click.option("--http", "port", type=click.IntRange(1, 65535), metavar="PORT", help="Serve HTTP on 127.0.0.1.")
 def mcp(session: CliContext, write: bool, port: int | None) -> None:
@@ -18,7 +20,7 @@ def mcp(session: CliContext, write: bool, port: int | None) -> None:
     machine can use it: prefer stdin and stdout.
 
     holdfast mcp --store agents.db
-    holdfast mcp --store agents.db --write
+    holdfast mcp --store agents.db --as user:alice --write
     """
     try:
         from holdfast.interfaces.mcp.tools import build_server
