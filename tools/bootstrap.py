@@ -141,7 +141,9 @@ def digest(files: Sequence[Path]) -> str:
 
 def core_digest() -> str:
     """A digest of what the native core is built of and by, which it is built anew for."""
-    files = sorted(each for each in (ROOT / "native").glob("**/*") if each.is_file() and "target" not in each.parts)
+    files = sorted(
+        each for each in (ROOT / "native").glob("**/*") if each.is_file() and not {"target", "fuzz"} & {*each.parts}
+    )
     return digest(files) + (shutil.which("cargo") or "") + os.environ.get("HOLDFAST_BUILD", "")
 
 

@@ -302,11 +302,18 @@ fn counts() -> Vec<(&'static str, u64, u64)> {
     ]
 }
 
+/// Panic, for a test: None, as of everything that is declined, shows that nobody sees it.
+#[pyfunction]
+fn panics() -> Option<()> {
+    PACKS.run(|| panic!("asked for"))
+}
+
 #[pymodule]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // The hook is that of this library alone: nobody could do anything about what it prints.
     std::panic::set_hook(Box::new(|_| {}));
     module.add_class::<Core>()?;
     module.add_class::<Known>()?;
+    module.add_function(wrap_pyfunction!(panics, module)?)?;
     module.add_function(wrap_pyfunction!(counts, module)?)
 }

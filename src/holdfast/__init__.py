@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast import schemas as schemas
     from holdfast import snapshots as snapshots
     from holdfast import state as state
+    from holdfast._core import core as core
     from holdfast.agents.runs.steps import step as step
     from holdfast.agents.runs.steps import workflow as workflow
     from holdfast.codec.registry import allow as allow
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.store.thread import Thread as Thread
 
 _MODULES = {
+    "holdfast._core": ("core",),
     "holdfast.agents.runs.steps": ("step", "workflow"),
     "holdfast.codec.registry": ("allow", "register"),
     "holdfast.engine.model.missing": ("MISSING",),

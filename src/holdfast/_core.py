@@ -34,3 +34,6 @@ def _find() -> ModuleType | None:
 
 native: ModuleType | None = _find()
 """The module of the native core; None if the one in Python runs."""
+
+core: str = PYTHON if native is None else NATIVE
+"""The core of the codec that this process runs: `python` or `native`."""

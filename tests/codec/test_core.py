@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage
 
 from holdfast.codec import Codec
 from holdfast.codec.bulk_packing import MODEL_NUMBERS
@@ -23,14 +23,12 @@ from holdfast.codec.message_cache import MessageParts
 from holdfast.errors import TooLargeError
 from tests.codec.test_message_cache import anything, messages, outcome, plain_messages
 from tests.codec.values import identical
+from tests.support.core_oracle import NATIVE, PYTHON, check, sources
 from tests.support.cores import CORES, codec_of, counts
 from tests.support.nightly import by_day
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHON = codec_of(CORES["python"])
-
 native_only = pytest.mark.skipif("native" not in CORES, reason="the native core is not built")
-NATIVE: Codec = codec_of(CORES.get("native", CORES["python"]))
 
 EDGES: list[Any] = [
     *(
@@ -158,31 +156,11 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     return bytes(forged)
 
 
-def sources() -> list[bytes]:
-    """Packed messages and values of all kinds."""
-    calls: Any = [{"name": "f", "args": {"x": [1.5, None]}, "id": "1"}]
-    return PYTHON.pack_items(
-        [
-            HumanMessage("question é", id="1"),
-            AIMessage("", tool_calls=calls, response_metadata={"n": -300, "big": 1 << 60}),
-            ToolMessage("answer", tool_call_id="1", artifact={"k": [b"bytes", {1: True}]}),
-            *({"role": "user", "content": "x" * 40}, [1, -1, [2.5, "a"]], {"a": {"b": [None, 70000, (1, 2)]}}, "text"),
-        ]
-    )
-
-
 def check_mutated(number: int, seed: int) -> None:
     rng = random.Random(seed)
     good = sources()
     for _ in range(number):
-        items = [mutated(rng, rng.choice(good)), rng.choice(good)]
-        expected = outcome(lambda: PYTHON.unpack_items(items))  # noqa: B023
-        for way in (NATIVE.unpack_items, lambda each: NATIVE.unpack_cached(each, MessageParts.of(each))[0]):
-            got = outcome(lambda: way(items))  # noqa: B023
-            if isinstance(expected, tuple):
-                assert got == expected, items
-            else:
-                assert identical(got, expected), items
+        check(mutated(rng, rng.choice(good)))
 
 
 @native_only
@@ -235,6 +213,15 @@ def test_what_is_packed_and_unpacked_is_not_kept() -> None:
 
 
 @native_only
+def test_a_panic_is_declined() -> None:
+    _, declined = counts()["pack"]
+    _native: Any = pytest.importorskip("holdfast._native")
+    assert _native.panics() is None
+    assert counts()["pack"][1] == declined + 1
+    assert CORES["native"].pack([1], 10) == PYTHON.pack([1])
+
+
+@native_only
 def test_usual_calls_are_not_declined() -> None:
     PYTHON.pack(HumanMessage("known from now on"))
     before = counts()
@@ -283,7 +270,7 @@ CHOICES: dict[str, Callable[[], set[str]]] = {
 
 @pytest.mark.parametrize("wanted", CHOICES)
 def test_the_environment_chooses(wanted: str) -> None:
-    code = "from holdfast.codec.core import CORE; print(CORE.name)"
+    code = "import holdfast; from holdfast.codec.core import CORE; assert holdfast.core == CORE.name; print(CORE.name)"
     environment = {**os.environ, "HOLDFAST_CORE": wanted}
     ran = subprocess.run((sys.executable, "-c", code), env=environment, capture_output=True, text=True, check=False)
     assert any(said in ran.stdout + ran.stderr for said in CHOICES[wanted]())
