@@ -66,8 +66,13 @@ def test_runs_are_cancelled_and_retried(hf: Hf, code: str) -> None:
     assert hf("runs", "cancel", failing, "--yes").code == 0
     assert "cancelled" in hf("runs", "list", "--state", "cancelled").out
     assert hf("runs", "retry", failing).code == 0
+    assert hf("runs", "delete", failing, "--yes").code != 0  # it is not over
     assert "add on" in hf("work", f"add={code}", "--once").out
     assert hf("runs", "answer", failing, '"yes"').code != 0
+    assert hf("runs", "cancel", failing, "--yes").code == 0
+    assert "is deleted" in hf("runs", "delete", failing, "--yes").err
+    assert "no run" in hf("runs", "delete", failing, "--yes").err
+    assert failing not in hf("runs", "list").out
     assert hf("runs", "submit", "add", "--input", "{").code == 2
     assert hf("work", "nothing_here.py:graph", "--once").code != 0
 

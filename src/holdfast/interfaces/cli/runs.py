@@ -26,7 +26,7 @@ _HINT = "Name it as MODULE:NAME or FILE.py:NAME, as in app.py:graph"
 
 @group("runs", default="list")
 def runs(session: CliContext) -> None:
-    """List, follow, submit, cancel, retry, answer, resolve or limit runs.
+    """List, follow, submit, cancel, retry, answer, resolve, delete or limit runs.
 
     A run is work on a thread or of an agent, which `holdfast work` does: a graph, a workflow or a class of agents, by
     its name.
@@ -164,6 +164,16 @@ def resolve(session: CliContext, run: str, step: str, result: str | None, repeat
     session.tell(f"The step {safe(step)} is resolved. Retry the run: holdfast runs retry {run}", {"step": step})
 
 
+@command("delete", run=RUN)
+@yes_option
+def delete(session: CliContext, run: str) -> None:
+    """Delete the record of a run that is over, with its steps and its idempotency key. Its thread stays."""
+    store = session.open(write=True)
+    session.confirm(f"Delete the run {run}?")
+    is_deleted = store.runs.delete(run)
+    session.tell(f"The run {run} is deleted." if is_deleted else f"There is no run {run}.", {"deleted": is_deleted})
+
+
 @command("limits")
 def limits(session: CliContext) -> None:
     """List the limits for all workers together, and how many runs are being done."""
@@ -282,4 +292,4 @@ def _line(session: CliContext, run: Run) -> str:
     return f"{text} {safe(run.error)}".rstrip()
 
 
-runs.add(list_, show, submit, follow, cancel, retry, answer, resolve, limits, limit)
+runs.add(list_, show, submit, follow, cancel, retry, answer, resolve, delete, limits, limit)
