@@ -117,6 +117,8 @@ def _order(version: str) -> tuple[int, str]:
 def has_failed_tool(step: Step) -> bool:
     """Return whether a step added the result of a tool that says that it failed."""
     for key, operation in step.edit.put:
+        if isinstance(operation, Set) and b"error" not in operation.value:
+            continue  # it is not taken apart
         suspects = [item for item in added_items(operation) if b"error" in item and not is_pointer(item)]
         try:
             rendered = messages(_channel(key), suspects) if suspects else None

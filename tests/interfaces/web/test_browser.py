@@ -299,7 +299,7 @@ _DIALOGS = {
     "inspector": ("/threads/chat-1/00000050?tab=state", "[aria-label='Inspect plan']", ".inspector:not([hidden]) pre"),
     "editing": ("/threads/chat-1/00000050", ".message [data-edit]", ".editing textarea"),
     **{
-        action: (f"/threads/chat-1/00000050#{action}", f"[data-act={action}]", "dialog.action[open] form")
+        action: (f"/threads/chat-1/00000050?{action}", f"[data-act={action}]", "dialog.action[open] form")
         for action in ("fork", "edit", "restore", "merge", "tag", "pin", "prune")
     },
 }

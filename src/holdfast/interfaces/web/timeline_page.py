@@ -15,13 +15,14 @@ from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.forwards import to_nodes
-from holdfast.interfaces.http.recording_routes import RecordedCall, error_text, read_records, restore_call
+from holdfast.interfaces.http.recording_routes import error_text, read_records, restore_call
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.attention import Reads
 from holdfast.interfaces.web.page_renderer import query_text, segment
 from holdfast.interfaces.web.places import place_address
 from holdfast.interfaces.web.record_list import list_values
+from holdfast.recording.journal import Call as RecordedCall
 from holdfast.store.timeline.event import TimelineEvent
 from holdfast.time_parser import parse_time
 
