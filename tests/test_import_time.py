@@ -97,9 +97,8 @@ HELP = {"shutil", "bz2", "lzma"}
 def test_help_loads_neither_a_store_nor_a_command() -> None:
     for arguments, loaded in loaded_by([("--version",), ("--help",)]):
         assert not loaded & (SLOW - HELP | READERS | {"holdfast.interfaces.cli.threads"}), arguments
-        assert {name for name in loaded if name.startswith("holdfast.")} == {
+        assert {name for name in loaded if name.startswith("holdfast.")} - {"holdfast._version"} == {
             "holdfast._lazy",
-            "holdfast._version",
             "holdfast.errors",
             "holdfast.interfaces",
             "holdfast.interfaces.cli",

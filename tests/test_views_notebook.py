@@ -58,7 +58,9 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (PROGRAM, *SHOWN)])
-    NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    v4: Any = nbformat.v4
+    client: Any = NotebookClient
+    book = v4.new_notebook(cells=[v4.new_code_cell(text) for text in (PROGRAM, *SHOWN)])
+    client(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = book.cells[1:]
     check({cell.source: cell.outputs[0].data["text/html"] for cell in shown})

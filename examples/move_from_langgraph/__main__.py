@@ -24,8 +24,13 @@ class Count(TypedDict):
     n: int
 
 
+def add(state: Count) -> dict[str, int]:
+    """Add one."""
+    return {"n": state["n"] + 1}
+
+
 builder = StateGraph(Count)
-builder.add_node("add", lambda state: {"n": state["n"] + 1})
+builder.add_node("add", add)
 builder.add_edge(START, "add")
 
 

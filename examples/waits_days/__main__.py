@@ -22,7 +22,8 @@ class Invoice(PersistentAgent, name="example-invoice"):
         """Called again by each worker that takes the run up; what is done is not done again."""
         self.once("send", send, customer)
         paid = self.wait_for("paid", timeout="3d", key="payment")
-        return self.once("close", close, customer, paid.value if paid is not None else None)
+        outcome: str = self.once("close", close, customer, paid.value if paid is not None else None)
+        return outcome
 
 
 def send(customer: str) -> str:
