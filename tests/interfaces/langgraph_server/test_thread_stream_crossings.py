@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from langgraph.graph import START, StateGraph
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -19,7 +20,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.interfaces.langgraph_server import thread_events
 from tests import servers
 from tests.interfaces.http.kit import SECONDS
-from tests.interfaces.langgraph_server.kit import Clients, serving, support
+from tests.interfaces.langgraph_server.kit import Chat, Clients, serving, support
 from tests.interfaces.langgraph_server.test_parts import leaky
 from tests.support.nightly import mostly_nightly
 
@@ -312,3 +313,30 @@ def test_the_runs_of_a_thread_are_joined(served: Clients) -> None:
     for number, (event, id) in enumerate(told[:-1]):
         following = next(iter(client.threads.join_stream(thread, last_event_id=id)))
         assert (following.event, str(following.id)) == told[number + 1], event
+
+
+def awaited() -> Any:
+    """A graph of a coroutine function, which fails when it is told to."""
+
+    async def tell(state: Chat) -> dict[str, Any]:
+        if state["log"] == ["fail"]:
+            raise ValueError("as it was told")
+        return {"log": ["awaited"]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("tell", tell)
+    builder.add_edge(START, "tell")
+    return builder.compile(name="awaited")
+
+
+def test_coroutine_functions_and_failures(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, serving(store, {"awaited": awaited}) as clients:
+        token = clients.served.token
+        start(clients, token, "t", "awaited", {"log": ["x"]})
+        events = list(follow(clients, token, "t"))
+        assert [each["params"]["node"] for each in events if each["method"] == "updates"] == ["tell"]
+        assert events[-1]["params"]["data"]["event"] == "completed"
+        start(clients, token, "bad", "awaited", {"log": ["fail"]})
+        last = list(follow(clients, token, "bad"))[-1]["params"]["data"]
+        assert last["event"] == "failed"
+        assert "as it was told" in last["error"]
