@@ -152,6 +152,7 @@ def run_all(clients: Clients, part: ModuleType) -> list[str]:
     return asyncio.run(all_of_them())
 
 
+@pytest.mark.filterwarnings("ignore:`checkpoint_during` is deprecated:DeprecationWarning")
 @pytest.mark.time_limit(180)
 @pytest.mark.parametrize("part", [_async, _sync], ids=["async", "sync"])
 def test_published_examples_run(tmp_path: Path, part: ModuleType) -> None:
