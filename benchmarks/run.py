@@ -53,6 +53,7 @@ from benchmarks import (
     store_cases,
     store_counts,
     store_latency,
+    streams,
     thread_lists,
     timeline,
 )
@@ -93,6 +94,7 @@ CASES: tuple[Case, ...] = (
     *agents.CASES,
     *steps.CASES,
     *runs.CASES,
+    *streams.CASES,
     *migrations.CASES,
     *schema_checks.CASES,
     *encryption.CASES,

@@ -46,6 +46,44 @@ def rows_of_runs(store: Store) -> list[Any]:
     return [*(row for row in jobs if "run" in str(row.columns[0])), *beats, *(r for r in refs if r.key[2] == "lease")]
 
 
+@holdfast.workflow
+def note(run: str) -> str:
+    return f"after {run}"
+
+
+@holdfast.workflow
+def fail() -> None:
+    raise ValueError("no")
+
+
+def following(store: Store) -> list[Any]:
+    """What runs of `note` were given, the first one first."""
+    return [each.input[0] for each in store.runs.list(graph="note")][::-1]
+
+
+def test_what_follows_a_run_is_submitted_with_its_end(store: Store) -> None:
+    made = [store.runs.submit(None, graph=graph, attempts=1, then=note) for graph in (fail, "elsewhere")]
+    good = store.runs.submit(None, [1, 2], graph=add, then="note")
+    store.runs.submit(None, [1, 2], graph=add)  # nothing follows this one
+    worker = store.worker(add, fail)
+    worker.run_due()
+    assert sorted(following(store)) == sorted([made[0].id, good.id])
+    store.runs.cancel(made[1].id)
+    assert following(store)[-1] == made[1].id
+    store.runs.cancel(made[1].id)
+    assert len(following(store)) == 3  # it was over
+    store.runs.retry(made[0].id)
+    worker.run_due()
+    assert following(store)[-1] == made[0].id  # it has ended once more
+    store.worker(note).run_due()
+    done = store.runs.list(graph="note")
+    assert [each.result for each in done] == [f"after {each.input[0]}" for each in done]
+    assert all(each.thread.startswith("note-") for each in done)
+    first = store.runs.submit("busy", graph="elsewhere", then=note)
+    store.runs.submit("busy", graph="elsewhere", on_busy="replace")
+    assert following(store)[-1] == first.id
+
+
 def test_a_run_is_done_by_a_worker_and_is_listed(store: Store) -> None:
     submitted = store.runs.submit(None, [1, 2], graph=add)
     assert (submitted.state, submitted.graph, submitted.input) == ("queued", "add", [1, 2])

@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 import holdfast
 from holdfast.interfaces.langgraph_server.app import graph_routes
+from holdfast.interfaces.langgraph_server.background import client_work
 from holdfast.interfaces.langgraph_server.graphs import load_graphs
 from tests.interfaces.http.kit import ServedStore
 
@@ -123,7 +124,8 @@ def serving(
     with ExitStack() as stack:
         served = stack.enter_context(ServedStore(store, lambda server: graph_routes(server, graphs), **options))
         if work:
-            stack.enter_context(store.worker(**graphs, concurrency=8))
+            private = bool(options.get("private_webhooks"))
+            stack.enter_context(client_work(store, graphs, private_webhooks=private, concurrency=8))
         clients = Clients(served, store)
         stack.callback(clients.close)
         yield clients

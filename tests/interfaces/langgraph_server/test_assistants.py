@@ -14,7 +14,6 @@ from langgraph_sdk.errors import (
     ConflictError,
     NotFoundError,
     PermissionDeniedError,
-    UnprocessableEntityError,
 )
 
 from tests.interfaces.langgraph_server.kit import GRAPHS, Clients
@@ -71,8 +70,6 @@ def test_an_assistant_has_versions(clients: Clients) -> None:
     with pytest.raises(ConflictError):
         assistants.create("support", assistant_id=id)
     assert assistants.create("support", assistant_id=id, if_exists="do_nothing")["version"] == 3
-    with pytest.raises(UnprocessableEntityError):
-        assistants.delete(id, delete_threads=True)
     assistants.delete(id)
     with pytest.raises(NotFoundError):
         assistants.get(id)
@@ -120,3 +117,16 @@ def test_identities_read_assistants_and_need_a_right_to_make_them(clients: Clien
             call()
     clients.store.access.grant("user:ada", ["read", "write", "delete"], custom="langgraph-assistants")
     ada.delete(ada.create("support", name="hers")["assistant_id"])
+
+
+def test_threads_of_others_stay_when_an_assistant_is_deleted(clients: Clients) -> None:
+    ada, ben = clients.of("user:ada"), clients.of("user:ben")
+    clients.store.access.grant("user:ada", ["read", "write", "delete"], custom="langgraph-assistants")
+    id = ada.assistants.create("support")["assistant_id"]
+    hers, other, his = (each.threads.create()["thread_id"] for each in (ada, ada, ben))
+    ada.runs.wait(hers, id, input={"log": []})
+    ada.runs.wait(other, "support", input={"log": []})
+    ben.runs.wait(his, id, input={"log": []})
+    ada.assistants.delete(id, delete_threads=True)
+    for client, thread, is_there in ((ada, hers, False), (ada, other, True), (ben, his, True)):
+        assert bool(client.threads.search(ids=[thread])) is is_there

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from langgraph_sdk import schema
@@ -72,26 +71,3 @@ def test_items_are_those_of_the_graph(with_index: Clients) -> None:
         with pytest.raises((PermissionDeniedError, NotFoundError)):
             call()
     assert ada.get_item(["memories", "ada"], "1")["value"] == {"text": "aaa"}
-
-
-def test_what_is_not_done_is_refused(clients: Clients) -> None:
-    client = clients.owner
-    thread = client.threads.create()["thread_id"]
-    calls: list[Callable[[], Any]] = [
-        lambda: client.crons.create("support", schedule="0 3 * * *", input={}),
-        lambda: client.crons.create_for_thread(thread, "support", schedule="0 3 * * *", input={}),
-        lambda: client.crons.search(),
-        lambda: client.crons.count(),
-        lambda: client.crons.delete("x"),
-        lambda: client.crons.update("x", enabled=False),
-        lambda: list(client.threads.join_stream(thread)),
-    ]
-    for call in calls:
-        with pytest.raises(UnprocessableEntityError) as caught:
-            call()
-        body: Any = caught.value.body
-        assert body["code"] == "unsupported"
-        assert body["hint"]
-    for path in (f"/threads/{thread}/commands", f"/threads/{thread}/stream/events"):
-        answer = httpx.post(f"{clients.served.url}{path}", headers={"x-api-key": clients.served.token}, json={})
-        assert answer.status_code == 422

@@ -6,11 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import ToolException, tool
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph_sdk import get_client, schema
 from langgraph_sdk.errors import (
     BadRequestError,
@@ -20,9 +25,10 @@ from langgraph_sdk.errors import (
     UnprocessableEntityError,
 )
 
+import holdfast
 from holdfast.interfaces.langgraph_server import runs as served_runs
 from tests.interfaces.http.kit import SECONDS
-from tests.interfaces.langgraph_server.kit import Clients
+from tests.interfaces.langgraph_server.kit import Chat, Clients, serving
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -298,12 +304,10 @@ def test_a_run_ends_when_its_client_goes_away(clients: Clients) -> None:
 def test_what_a_run_cannot_have_is_refused(clients: Clients) -> None:
     runs, thread = clients.owner.runs, new_thread(clients)
     refused: list[dict[str, Any]] = [
-        {"webhook": "http://127.0.0.1:1/"},
-        {"durability": "exit"},
+        {"langsmith_tracing": {"project_name": "a"}},
         {"feedback_keys": ["a"]},
         {"stream_mode": ["lifecycle"]},
         {"config": {"callbacks": []}},
-        {"strict_resume": True},
     ]
     for each in refused:
         with pytest.raises(UnprocessableEntityError):
@@ -413,3 +417,74 @@ def test_runs_of_a_batch(clients: Clients) -> None:
     with pytest.raises(BadRequestError):
         runs.create_batch(batch * 51)
     assert len(runs.list(thread)) == 1
+
+
+# Modes and options ------------------------------------------------------------------------------------------------
+
+
+def tooled() -> Any:
+    """A graph that calls a tool, and one that fails."""
+
+    @tool
+    def double(number: int) -> int:
+        """Double a number."""
+        if number < 0:
+            raise ToolException("no")
+        return 2 * number
+
+    def call(state: Chat) -> dict[str, Any]:
+        wanted = [{"name": "double", "args": {"number": number}, "id": f"call{number}"} for number in (2, -1)]
+        return {"messages": [AIMessage("", tool_calls=wanted)]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_sequence([("call", call), ("tools", ToolNode([double], handle_tool_errors=True))])
+    builder.add_edge(START, "call")
+    return builder.compile(name="tooled")
+
+
+def test_tools_are_streamed(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, serving(store, {"tooled": tooled}) as clients:
+        thread = new_thread(clients)
+        parts = list(clients.owner.runs.stream(thread, "tooled", input=HELLO, stream_mode="tools"))
+        told = {(each.data["toolCallId"], each.data["event"]): each.data for each in parts[1:]}
+        assert set(told) == {
+            ("call2", "on_tool_start"),
+            ("call2", "on_tool_end"),
+            ("call-1", "on_tool_start"),
+            ("call-1", "on_tool_error"),
+        }
+        assert {each["name"] for each in told.values()} == {"double"}
+        assert told["call2", "on_tool_start"]["input"] == {"number": 2}
+        assert told["call2", "on_tool_end"]["output"]["content"] == "4"
+        run = clients.owner.runs.list(thread)[0]["run_id"]
+        rest = list(clients.owner.runs.join_stream(thread, run, last_event_id="1", stream_mode="tools"))
+        assert [each.data for each in rest] == [each.data for each in parts[2:]]
+
+
+def test_at_exit_only_the_last_state_is_stored(clients: Clients) -> None:
+    runs, threads, thread = clients.owner.runs, clients.owner.threads, new_thread(clients)
+    values: Any = runs.wait(thread, "approval", input=HELLO, durability="exit")
+    assert values["__interrupt__"]
+    assert len(threads.get_history(thread)) == 1
+    with pytest.warns(DeprecationWarning, match="durability"):
+        after: Any = runs.wait(thread, "approval", command={"resume": "Ada"}, checkpoint_during=False)
+    assert after["log"] == ["planned plainly", "approved by Ada", "replied"]
+    assert len(threads.get_history(thread)) == 2
+    runs.wait(thread, "support", input=HELLO, durability="sync")
+    assert len(threads.get_history(thread)) == 2 + 4  # the control: each step
+
+
+def test_an_answer_to_no_question_is_refused_if_it_is_to_be(clients: Clients) -> None:
+    runs, thread = clients.owner.runs, new_thread(clients)
+    asked: Any = runs.wait(thread, "approval", input=HELLO)
+    before = clients.owner.threads.get_state(thread)
+    unknown: Any = {"resume": {"0" * 32: "Eve"}}
+    parts = list(runs.stream(thread, "approval", command=unknown, strict_resume=True))
+    assert parts[-1].event == "error"
+    assert parts[-1].data["error"] == "UnknownInterruptError"
+    after = clients.owner.threads.get_state(thread)
+    assert (after["values"], after["interrupts"]) == (before["values"], before["interrupts"])
+    assert clients.owner.threads.get(thread)["status"] == "interrupted"
+    known: Any = {"resume": {asked["__interrupt__"][0]["id"]: "Ada"}}
+    values: Any = runs.wait(thread, "approval", command=known, strict_resume=True)
+    assert "approved by Ada" in values["log"]

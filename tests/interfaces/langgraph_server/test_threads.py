@@ -206,10 +206,9 @@ def test_what_is_not_possible_is_refused(clients: Clients) -> None:
     threads = clients.owner.threads
     id = threads.create()["thread_id"]
     for call in (
-        lambda: threads.create(ttl=5),
-        lambda: threads.update(id, metadata={}, ttl=5),
-        lambda: threads.search(extract={"first": "values.messages[0]"}),
-        lambda: threads.get(id, include=["ttl"]),
+        lambda: threads.create(ttl={"ttl": 5, "strategy": "keep_latest"}),
+        lambda: threads.update(id, metadata={}, ttl={"ttl": 5, "strategy": "keep_latest"}),
+        lambda: threads.get(id, include=["size"]),
     ):
         with pytest.raises(UnprocessableEntityError):
             call()

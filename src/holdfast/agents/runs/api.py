@@ -25,6 +25,7 @@ from holdfast.agents.runs.record import (
     Run,
     StoredRun,
     key_digest,
+    key_of,
     parse_state,
 )
 from holdfast.agents.runs.steps import RunStep, Workflow, list_steps, resolve_step, step_rows
@@ -97,6 +98,7 @@ class RunOperations:
         on_busy: OnBusy = "queue",
         attempts: int = MAX_ATTEMPTS,
         when: Time | Duration | None = None,
+        then: str | Workflow[..., Any] | None = None,
     ) -> Run:
         """Have a worker run a graph on a thread, or a workflow, by its name; or the `agent` with an id, whose method
         `run` it calls. Returns at once: the run is stored.
@@ -107,7 +109,8 @@ class RunOperations:
         `"replace"` others are cancelled, and with `"branch"` it works on a copy of the thread, as that was before the
         run that is under way: its `thread` is the new one. With the `idempotency_key` of an earlier run,
         that is returned. A run is attempted up to `attempts` times if it fails; it is begun at once, or `when` the time
-        has come, such as `"2h"` from now.
+        has come, such as `"2h"` from now. When it is over, or its graph asks something, the workflow `then` is
+        submitted in the same batch, with the id of this run.
         """
         if on_busy not in ON_BUSY:
             raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
@@ -122,9 +125,7 @@ class RunOperations:
         if idempotency_key is not None and not check_name(idempotency_key, "idempotency key"):
             raise InvalidError("an idempotency key must not be empty")
         actor = "" if self._access is None else self._access.actor
-        key = (
-            f"{actor}\0{idempotency_key}" if actor and idempotency_key is not None else idempotency_key
-        )  # its own ones
+        key = None if idempotency_key is None else key_of(actor, idempotency_key)
         name = self._name_of(graph, agent)
         stored = StoredRun(
             id,
@@ -137,6 +138,7 @@ class RunOperations:
             validation.require_count(attempts, "attempts", 1),
             "" if key is None else key_digest(key),
             submitter=actor,
+            then="" if then is None else self._name_of(then, None),
         )
         async with AsyncExitStack() as permits:
             if self._access is not None:

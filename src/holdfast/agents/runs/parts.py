@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.agents.runs.outage import until_answered
-from holdfast.agents.runs.record import Run, parts_prefix
+from holdfast.agents.runs.record import Run, StoredRun, key_of, parts_prefix, record_key
 from holdfast.agents.runs.table import HeldRun, RunTable
-from holdfast.backends.interface import Change, Delete, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.backends.tables import REFS
@@ -157,12 +157,30 @@ class RunReader:
         found = run(self._table.of_thread(Line(self._table.tenant, thread)))
         return [each.describe(self._table.handle.codec) for each in found]
 
+    def find(self, key: str, actor: str) -> Run | None:
+        """Return the run that was submitted with an idempotency key by an identity, or the owner; None if none was."""
+        found = run(self._table.by_key(key_of(actor, key)))
+        return None if found is None else found.describe(self._table.handle.codec)
+
+    def look(self, given: Run, after: int, limit: int) -> tuple[Run, list[Part]]:
+        """Return a run as it is now, and its parts after one with a number, those of so many moments at most.
+        `NotFoundError` if it was deleted."""
+        line = Line(self._table.tenant, given.thread)
+        record = Get(REFS, [record_key(line, given.id)])  # before the parts: those of a run that is over are all there
+        (records, rows) = run(self._table.context.backend.read([record, self._after(given, after, limit)]))
+        if not records:
+            raise self._table.missing(given.id)
+        found = StoredRun.of(records[0]).describe(self._table.handle.codec)
+        return found, [part for row in rows for part in _parts_of(row) if part.number > after]
+
     def parts_of(self, given: Run, after: int, limit: int) -> list[Part]:
         """Return the parts of a run after one with a number, those of so many moments at most."""
-        line = Line(self._table.tenant, given.thread)
-        scan = Scan(REFS, parts_prefix(line, given.id), (f"{after + 1:012d}",), limit=limit)
-        (rows,) = run(self._table.context.backend.read([scan]))
+        (rows,) = run(self._table.context.backend.read([self._after(given, after, limit)]))
         return [part for row in rows for part in _parts_of(row) if part.number > after]
+
+    def _after(self, given: Run, after: int, limit: int) -> Scan:
+        line = Line(self._table.tenant, given.thread)
+        return Scan(REFS, parts_prefix(line, given.id), (f"{after + 1:012d}",), limit=limit)
 
     def last_number(self, given: Run) -> int:
         """Return the number of the last part of a run; 0 if there is none."""

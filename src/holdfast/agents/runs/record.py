@@ -142,6 +142,8 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     is_own: bool = False
     """Whether a program began it itself, and nobody submitted it."""
     submitter: str = ""
+    then: str = ""
+    """The workflow that is submitted when it is over."""
 
     @classmethod
     def of(cls, row: Row) -> StoredRun:
@@ -271,6 +273,11 @@ def steps_prefix(line: Line, id: str) -> Key:
 def parts_prefix(line: Line, id: str) -> Key:
     """Return the start of the keys of the parts of the stream of a run."""
     return (*line, LEASE, f"parts of {id}")
+
+
+def key_of(actor: str, key: str) -> str:
+    """Return an idempotency key of the store's owner or of an identity, which has its own ones."""
+    return f"{actor}\0{key}" if actor else key
 
 
 def key_digest(key: str) -> str:

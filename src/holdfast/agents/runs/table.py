@@ -78,6 +78,9 @@ MAX_DEATHS = 20
 MAX_ATTEMPTS = 3
 """How often a run is attempted that fails, unless it says otherwise."""
 
+_MAX_FOLLOWING = 20
+"""How often one is attempted that follows another, and that nobody submits again: for more than an hour."""
+
 GIVEN = "given"
 """No id of a checkpoint: the graph has got what it was to get."""
 
@@ -369,10 +372,30 @@ class RunTable:
         changes: list[Change] = []
         for run in await self.of_threads([(line.name, id) for id in ids]):
             if run is not None and run.state not in ENDED:
-                changes += run.changes_to(await self._over(run, CANCELLED), self.tenant, is_next=False)
+                new = await self._over(run, CANCELLED)
+                changes += [*run.changes_to(new, self.tenant, is_next=False), *await self._followed(run, new)]
                 if run.state == RUNNING:  # otherwise a program may have the claim
                     changes += claim_removal(line)
         return changes
+
+    async def _followed(self, run: StoredRun, new: StoredRun) -> list[Change]:
+        """Return the changes that submit what follows a run, if that is over now, or its graph asks something."""
+        is_told = run.state == WAITING and new.state == CANCELLED
+        if not run.then or is_told or not (new.state in ENDED or (new.state == WAITING and new.is_graph)):
+            return []
+        now = self.context.clock()
+        id = new_id(now)
+        line = self.handle.thread_line(f"{run.then}-{id}")
+        given = self.handle.codec.pack([run.id])
+        following = StoredRun(id, line.name, run.then, QUEUED, now, now, given, _MAX_FOLLOWING, submitter=run.submitter)
+        return [
+            Create(REFS, following.row(self.tenant)),
+            Create(JOBS, following.list_row(self.tenant)),
+            Create(JOBS, following.place_row(self.tenant)),
+            *ThreadQueue(line, None).replaced_by([id]),
+            Ensure(LINES, info_row(line, self.handle.engine.lines.new_info())),
+            *await subject_of_new(self.handle, line, run.submitter),
+        ]
 
     async def _over(self, run: StoredRun, state: RunState, ended_steps: int | None = None, **fields: Any) -> StoredRun:
         """Return a run as one that is over."""
@@ -583,12 +606,12 @@ class RunTable:
         """Replace a run that is running by a later version, which is not. Returns False if others changed something."""
         queue = await self.queue(held.line)
         batch = [*conditions, *held.stored.changes_to(new, self.tenant, is_next=True), *held.claim.end()]
-        batch += await self._leave(queue, held.line, new)
+        batch += [*await self._leave(queue, held.line, new), *await self._followed(held.stored, new)]
         if removes:
             batch += self._removal(new)
         if await self.context.backend.apply(batch) is not None:
             return False
-        if len(queue.ids) > 1 or new.state == QUEUED or held.is_limited:
+        if len(queue.ids) > 1 or new.state == QUEUED or held.is_limited or new.then:
             await ring(self.context, self.tenant)
         return True
 
@@ -627,7 +650,7 @@ class RunTable:
     async def ended(self, run: StoredRun, queue: ThreadQueue, state: RunState, **fields: Any) -> list[Change]:
         """Return the changes that end a run, and give the next one of its thread its turn."""
         new = await self._over(run, state, **fields)
-        batch = run.changes_to(new, self.tenant, is_next=False)
+        batch = [*run.changes_to(new, self.tenant, is_next=False), *await self._followed(run, new)]
         return batch + await self._leave(queue, run.line(self.tenant), new)
 
     async def requeue(self, id: str, states: Sequence[RunState], hint: str, **fields: Any) -> StoredRun:

@@ -46,6 +46,8 @@ class ServiceOptions(NamedTuple):
     """The graph that recorded threads are replayed with, as `module:name`; empty if the server does not know it."""
     hooks: str = ""
     """The function that registers the hooks that recorded calls are replayed with, as `module:function`."""
+    private_webhooks: bool = False
+    """Whether runs may call webhooks at addresses of this machine and of private networks."""
     grafana: str = ""
     """The address of the dashboards to which the page of metrics links; empty if there are none."""
     replay_timeout: float = 120.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 import msgspec
@@ -23,11 +23,18 @@ from holdfast.interfaces.langgraph.protocol_stream import protocol_chunks
 MARK = "␞client"
 """The only key of the input of a run that a client submitted."""
 
-MODES = ("values", "updates", "messages", "messages-tuple", "custom", "events", "debug", "tasks", "checkpoints")
+MODES = (
+    *("values", "updates", "messages", "messages-tuple", "custom"),
+    *("events", "debug", "tasks", "checkpoints", "tools"),
+)
 """What can be streamed."""
 
 _OWN = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
 """What the run says itself, and no config of a client."""
+
+
+_STRICT = "__pregel_strict_resume"
+"""What tells LangGraph to refuse an answer to a question that nobody asks."""
 
 
 class ClientRun(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -47,6 +54,9 @@ class ClientRun(msgspec.Struct, kw_only=True, omit_defaults=True):
     interrupt_after: str | list[str] | None = None
     checkpoint: dict[str, Any] = {}
     strategy: str = "enqueue"
+    durability: Literal["sync", "exit"] = "sync"
+    strict_resume: bool = False
+    webhook: str = ""
 
     def as_input(self) -> dict[str, Any]:
         """Return the input of the run."""
@@ -142,6 +152,7 @@ class FollowedGraph:
     def _follow(self, steps: RunSteps, request: ClientRun, given: Any, config: Any) -> Iterator[Any]:
         log = PartLog(steps.table, steps.held)
         told = _Messages(log) if "messages" in request.modes else None
+        names: dict[str, str] = {}
         try:
             parts = self._parts(request, given, config)
             try:
@@ -153,6 +164,9 @@ class FollowedGraph:
                         if told is not None:
                             told.add(*chunk)
                     elif mode in request.modes:
+                        if mode == "tools":  # only the first event of a call names its tool
+                            names.setdefault(chunk["tool_call_id"], chunk.get("tool_name", ""))
+                            chunk = {**chunk, "tool_name": names[chunk["tool_call_id"]]}
                         log.add(kind, to_json(chunk))
                     if mode == "values" and not namespace:
                         yield chunk
@@ -169,7 +183,7 @@ class FollowedGraph:
         options: dict[str, Any] = {
             "stream_mode": sorted(modes - {"events"}),
             "subgraphs": True,
-            "durability": "sync",
+            "durability": request.durability,
             "interrupt_before": request.interrupt_before or None,
             "interrupt_after": request.interrupt_after or None,
         }
@@ -178,6 +192,8 @@ class FollowedGraph:
         whole = merged_config(request, config)
         if is_new:
             whole["configurable"] |= request.checkpoint
+        if request.strict_resume:
+            whole["configurable"][_STRICT] = True
         if request.protocol:
             del options["stream_mode"], options["subgraphs"]
             yield from protocol_chunks(self._graph, work, whole, options, _in_loop if self._needs_loop else None)

@@ -13,15 +13,15 @@ from starlette.routing import BaseRoute, Route
 from holdfast import __version__
 from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.langgraph_server.assistants import ASSISTANTS
+from holdfast.interfaces.langgraph_server.crons import CRONS
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
 from holdfast.interfaces.langgraph_server.items import ITEMS
-from holdfast.interfaces.langgraph_server.refused import REFUSED
 from holdfast.interfaces.langgraph_server.routes import client_routes
 from holdfast.interfaces.langgraph_server.runs import RUNS
 from holdfast.interfaces.langgraph_server.thread_streams import THREAD_STREAMS, socket_route
 from holdfast.interfaces.langgraph_server.threads import THREADS
 
-TABLES = (ASSISTANTS, THREADS, RUNS, THREAD_STREAMS, ITEMS, REFUSED)
+TABLES = (ASSISTANTS, THREADS, RUNS, THREAD_STREAMS, CRONS, ITEMS)
 """All operations."""
 
 
@@ -32,7 +32,7 @@ def graph_routes(server: Server, graphs: Mapping[str, Any]) -> list[BaseRoute]:
         return Response(b'{"ok":true}', media_type="application/json", headers={"cache-control": "no-store"})
 
     async def info(request: Request) -> Response:  # noqa: ARG001
-        flags = {"assistants": True, "crons": False, "langsmith": False}
+        flags = {"assistants": True, "crons": True, "langsmith": False, "strict_resume": True}
         body = msgspec.json.encode({"version": __version__, "flags": flags})
         return Response(body, media_type="application/json")
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.langgraph_server.graphs import assistant_id as id_of_graph
 from holdfast.interfaces.langgraph_server.routes import ClientCall, Reply
@@ -197,18 +197,15 @@ def set_latest(call: ClientCall, assistant_id: str, *, version: int) -> Any:
     return _change(call, assistant_id, changed)
 
 
-@ASSISTANTS.delete("/assistants/{assistant_id}")
-def delete_assistant(call: ClientCall, assistant_id: str, *, delete_threads: bool = False) -> Any:
-    """Delete an assistant that was made by `create_assistant`."""
-    id = _find(call, assistant_id).assistant_id
+def remove_assistant(call: ClientCall, id: str) -> str:
+    """Remove an assistant that was made by `create_assistant`, and return its id."""
+    id = _find(call, id).assistant_id
     if id in map(id_of_graph, call.graphs.names):
         raise InvalidError(
             "this assistant is that of a graph, which is served", where=id, hint="Serve the store without the graph"
         )
-    if delete_threads:
-        raise UnsupportedError("threads are not deleted with an assistant", hint="Search for them, and delete each")
     call.store.state(custom=_SCOPE).delete(id)
-    return {}
+    return id
 
 
 def _matching(call: ClientCall, metadata: Object | None, graph_id: str | None, name: str | None) -> list[Object]:

@@ -24,13 +24,14 @@ _NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 class ServedGraphs:
     """Graphs by name, each of which reads and saves through the view of whoever calls."""
 
-    def __init__(self, graphs: Mapping[str, Pregel[Any, Any, Any, Any]]) -> None:
+    def __init__(self, graphs: Mapping[str, Pregel[Any, Any, Any, Any]], *known: str) -> None:
+        """Graphs that are served, and the names of those that workers elsewhere have."""
         self._graphs = dict(graphs)
         self._items = next((each.store for each in graphs.values() if isinstance(each.store, HoldfastStore)), None)
-        self.names = list(graphs)
+        self.names = [*graphs, *known]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._graphs
+        return name in self.names
 
     def of(self, name: str, view: Store | IdentityView) -> Pregel[Any, Any, Any, Any]:
         """Return a graph over a store as a caller sees it. `NotFoundError` if none of the name is served."""

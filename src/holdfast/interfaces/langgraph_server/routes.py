@@ -16,7 +16,7 @@ from starlette.types import Scope
 from holdfast.errors import InvalidError
 from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.routes import Route, RouteTable, decode_body, decode_params
-from holdfast.interfaces.http.service import Call, Caller
+from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.langgraph.client_runs import to_json
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
 
@@ -37,10 +37,16 @@ class Later(NamedTuple):
 class ClientCall(Call):
     """A request of a client of LangGraph: who makes it, and the graphs that are served."""
 
-    def __init__(self, server: Server, caller: Caller, graphs: ServedGraphs) -> None:
-        super().__init__(server.service, caller)
-        self.server = server
+    def __init__(self, service: Service, caller: Caller, graphs: ServedGraphs, server: Server | None = None) -> None:
+        super().__init__(service, caller)
         self.graphs = graphs
+        self._server = server
+
+    @property
+    def server(self) -> Server:
+        """The server of the request. What is done while nobody calls has none."""
+        assert self._server is not None  # noqa: S101 - only streams ask
+        return self._server
 
 
 class _Browsable(StarletteRoute):
@@ -72,11 +78,11 @@ def client_routes(server: Server, graphs: ServedGraphs, tables: Iterable[RouteTa
 def _endpoint(server: Server, graphs: ServedGraphs, routes: Mapping[str, Route]) -> Callable[[Request], Any]:
     async def respond(request: Request) -> Response:
         route = routes["GET" if request.method == "HEAD" else request.method]
-        call = ClientCall(server, await server.authenticate(request), graphs)
+        call = ClientCall(server.service, await server.authenticate(request), graphs, server)
         if route.writes:
             call.require_write()
             server.authenticator.check_csrf(call.caller, "")  # of a browser's cookie, which has no place here
-        query = {} if route.name == "refuse" else dict(request.query_params.multi_items())
+        query = dict(request.query_params.multi_items())
         if "last_event_id" in route.params.__struct_fields__ and "last-event-id" in request.headers:
             query["last_event_id"] = request.headers["last-event-id"]
         lists = {name for name in query if len(request.query_params.getlist(name)) > 1}
@@ -91,6 +97,8 @@ def _endpoint(server: Server, graphs: ServedGraphs, routes: Mapping[str, Route])
         if isinstance(found, Later):
             return await found.respond(request)
         body, headers = found
+        if route.method == "PATCH" and request.headers.get("prefer") == "return=minimal":
+            return Response(status_code=204)
         return Response(body, route.status, headers, "application/json")
 
     return respond

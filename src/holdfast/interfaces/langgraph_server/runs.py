@@ -25,6 +25,7 @@ from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offse
 from holdfast.interfaces.langgraph_server.graphs import assistant_id as id_of_graph
 from holdfast.interfaces.langgraph_server.routes import ClientCall, Later, Reply
 from holdfast.interfaces.langgraph_server.threads import (
+    TEMPORARY,
     create_record,
     graph_of,
     note,
@@ -34,6 +35,7 @@ from holdfast.interfaces.langgraph_server.threads import (
     require,
     runs_on,
 )
+from holdfast.interfaces.langgraph_server.webhooks import WEBHOOK, check_webhook
 
 RUNS = RouteTable()
 
@@ -59,14 +61,17 @@ _MAX_BATCH = 100
 _HEARTBEAT = 15.0
 """After so many seconds without a part a comment is sent, so that nothing on the way closes the connection."""
 
+_CHECKED = 1.0
+"""For how many seconds it counts that the caller of a stream may read the run."""
+
 _MAX_EACH = 250
 """How many streams an identity may have open."""
 
-_TEMPORARY = "temporary-"
-"""The start of the names of threads of runs without one: they are deleted when the run is over."""
-
 _ABANDONED = timedelta(minutes=10)
 """How long after its end the thread of a run is deleted whose end nobody waited for."""
+
+_CALLED = timedelta(hours=2)
+"""For how long the thread of a run whose webhook could not be called stays beyond that."""
 
 _KEPT = timedelta(hours=1)
 """For how long after the end of a run its parts are kept at least."""
@@ -102,24 +107,18 @@ class RunRequest(Input):
 
 
 _REFUSED = {
-    "webhook": "The server calls nobody: follow the run, or look at it",
     "feedback_keys": "They are for a service that this server does not use",
     "langsmith_tracer": "They are for a service that this server does not use",
-    "strict_resume": "A command that resumes a thread which asks nothing goes on from its last checkpoint",
 }
 
 
-def _refuse(request: RunRequest) -> None:
-    """Refuse what would have no effect."""
+def refuse(call: ClientCall, request: RunRequest) -> None:
+    """Refuse what would have no effect, and a webhook that may not be called."""
     for name, hint in _REFUSED.items():
         if getattr(request, name):
             raise UnsupportedError(f"a run has no {name}", hint=hint)
-    if request.durability == "exit" or request.checkpoint_during is False:
-        raise UnsupportedError(
-            "every step of a run is stored before the next one",
-            where="durability" if request.durability else "checkpoint_during",
-            hint="Leave it out, or ask for 'sync'",
-        )
+    if request.webhook:
+        check_webhook(request.webhook, private=call.service.options.private_webhooks)
     if unknown := (request.config or {}).keys() - set(_CONFIG):
         raise UnsupportedError(f"a config has no {min(unknown)}"[:100], hint=f"It may have {', '.join(_CONFIG)}")
 
@@ -135,7 +134,8 @@ def texts_in(given: str | Sequence[str] | None) -> list[str]:
     return [given] if isinstance(given, str) else list(given or ())
 
 
-def _modes(given: str | Sequence[str] | None) -> list[str]:
+def parse_modes(given: str | Sequence[str] | None) -> list[str]:
+    """Return the modes that are to be streamed. `UnsupportedError` for others."""
     modes = texts_in(given)
     modes = [each for mode in modes for each in mode.split(",") if each]
     if unknown := set(modes) - set(MODES):
@@ -143,13 +143,23 @@ def _modes(given: str | Sequence[str] | None) -> list[str]:
     return modes
 
 
-def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams: bool, protocol: bool = False) -> Run:
-    """Submit a run. Without a thread, it has one of its own."""
-    _refuse(request)
+def submit(
+    call: ClientCall,
+    thread: str | None,
+    request: RunRequest,
+    *,
+    streams: bool,
+    protocol: bool = False,
+    key: str | None = None,
+) -> Run:
+    """Submit a run; with the key of an earlier one, return that. Without a thread, it has one of its own."""
+    refuse(call, request)
     assistant = find_assistant(call, request.assistant_id)
+    if key is not None and (known := RunReader(call.service.store).find(key, call.caller.identity)) is not None:
+        return known
     if request.command:
         to_command(request.command)  # an error is the caller's
-    modes = list(PROTOCOL_MODES) if protocol else _modes(request.stream_mode) or (["values"] if streams else [])
+    modes = list(PROTOCOL_MODES) if protocol else parse_modes(request.stream_mode) or (["values"] if streams else [])
     given, about = request.config or {}, {"graph_id": assistant["graph_id"], "assistant_id": assistant["assistant_id"]}
     base = assistant["config"]
     config = {**base, **given}
@@ -160,8 +170,7 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         raise InvalidError("a config's configurable and metadata are objects")
     context = {**assistant["context"], **(request.context or {})} or None
     strategy = request.multitask_strategy or "enqueue"
-    is_temporary = thread is None and request.on_completion != "keep"
-    id = f"{_TEMPORARY if is_temporary else ''}{uuid4()}" if thread is None else thread
+    id = new_thread(str(uuid4()), request.on_completion) if thread is None else thread
     checkpoint = request.checkpoint_id or request.checkpoint
     wanted = ClientRun(
         assistant_id=assistant["assistant_id"],
@@ -177,8 +186,11 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         interrupt_after=request.interrupt_after,
         checkpoint={} if not checkpoint else place(id, checkpoint)["configurable"],
         strategy=strategy,
+        durability="exit" if request.durability == "exit" or request.checkpoint_during is False else "sync",
+        strict_resume=bool(request.strict_resume),
+        webhook=request.webhook or "",
     )
-    if thread is None:
+    if id.startswith(TEMPORARY) or request.webhook:
         _sweep(call)
     if thread is None or request.if_not_exists == "create":
         create_record(call, id, about)
@@ -200,28 +212,42 @@ def submit(call: ClientCall, thread: str | None, request: RunRequest, *, streams
         id,
         wanted.as_input(),
         graph=assistant["graph_id"],
+        idempotency_key=key,
         on_busy=_BUSY[strategy],  # type: ignore[arg-type]
         attempts=1,
         when=timedelta(seconds=request.after_seconds) if request.after_seconds else None,
+        then=WEBHOOK if request.webhook else None,
     )
     listeners.notify(id)
     return submitted
+
+
+def new_thread(id: str, on_completion: str | None) -> str:
+    """Return the name of the thread of a run without one."""
+    return id if on_completion == "keep" else f"{TEMPORARY}{id}"
 
 
 def _sweep(call: ClientCall) -> None:
     """Delete the threads of runs without one that ended a while ago, and that nobody waited for."""
     store = call.service.store
     until = datetime.now(UTC) - _ABANDONED
-    for each in store.threads(prefix=_TEMPORARY, limit=50):
+    for each in store.threads(prefix=TEMPORARY, limit=50):
         thread, _ = split_name(each.thread)
         runs = runs_on(call, thread)
-        if runs and all(run.state not in (QUEUED, RUNNING) and (run.ended or run.created) < until for run in runs):
+        if runs and all(run.state not in (QUEUED, RUNNING) and _last_use(run) < until for run in runs):
             store.thread(thread).delete()
 
 
+def _last_use(run: Run) -> datetime:
+    asked, ended = ClientRun.of(run.input), run.ended or run.created
+    return ended + _CALLED if asked is not None and asked.webhook else ended
+
+
 def _end_temporary(call: ClientCall, run: Run) -> None:
-    """Delete the thread of a run that was submitted without one, and is over or asks something."""
-    if run.thread.startswith(_TEMPORARY):
+    """Delete the thread of a run that was submitted without one, and is over or asks something; one with a webhook is
+    left to the sweep, since that gets what is there."""
+    asked = ClientRun.of(run.input)
+    if run.thread.startswith(TEMPORARY) and (asked is None or not asked.webhook):
         call.service.store.thread(run.thread).delete()
 
 
@@ -305,9 +331,10 @@ class _Streams:
 open_streams = _Streams()
 
 
-def _look(call: ClientCall, thread: str, id: str, after: int, limit: int) -> tuple[Run, list[Part]]:
-    run = find_run(call, thread, id)
-    return run, RunReader(call.service.store).parts_of(run, after, limit)
+def _look(call: ClientCall, run: Run, after: int, limit: int, *, checks: bool) -> tuple[Run, list[Part]]:
+    if checks:
+        find_run(call, run.thread, run.id)
+    return RunReader(call.service.store).look(run, after, limit)
 
 
 async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) -> AsyncIterator[Part | Run | None]:
@@ -319,11 +346,13 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
             loop.call_soon_threadsafe(woken.set)
 
     listeners.add(run.id, wake)
-    pause, quiet = _SHORTEST, 0.0
+    pause, quiet, checked = _SHORTEST, 0.0, -_CHECKED
     try:
         while True:
             woken.clear()
-            run, found = await call.server.work(partial(_look, call, run.thread, run.id, after, limit))
+            checks = loop.time() - checked >= _CHECKED
+            checked = loop.time() if checks else checked
+            run, found = await call.server.work(partial(_look, call, run, after, limit, checks=checks))
             for part in found:
                 after = part.number
                 yield part
@@ -370,7 +399,7 @@ def stream_response(
                     yield b": heartbeat\n\n"
                 elif isinstance(each, Part):
                     if not modes or _mode_of(each.kind) & set(modes):
-                        yield sse(each.kind, each.data, each.number)
+                        yield sse(each.kind, _sent(each), each.number)
                 else:
                     is_over = True
                     if each.state == "failed":
@@ -394,6 +423,25 @@ def stream_response(
     return Later(respond)
 
 
+_TOOL_EVENTS = {
+    "tool-started": ("on_tool_start", "input", "input"),
+    "tool-output-delta": ("on_tool_event", "data", "delta"),
+    "tool-finished": ("on_tool_end", "output", "output"),
+    "tool-error": ("on_tool_error", "error", "message"),
+}
+"""The events of LangGraph's tools, and what the types of clients call them and what they have."""
+
+
+def _sent(part: Part) -> bytes:
+    """Return the data of a part as clients have it."""
+    if part.kind.partition("|")[0] != "tools":
+        return part.data
+    given = msgspec.json.decode(part.data)
+    event, name, field = _TOOL_EVENTS[given["event"]]
+    about = {"event": event, "toolCallId": given["tool_call_id"], "name": given["tool_name"]}
+    return msgspec.json.encode({**about, name: given.get(field)})
+
+
 def _mode_of(kind: str) -> set[str]:
     base = kind.partition("|")[0]
     if base.startswith("messages/"):
@@ -401,7 +449,7 @@ def _mode_of(kind: str) -> set[str]:
     return {"messages-tuple"} if base == "messages" else {base}
 
 
-def _final(call: ClientCall, run: Run) -> Any:
+def final(call: ClientCall, run: Run) -> Any:
     """Return the values that a run came to."""
     if run.state == "failed":
         return {"__error__": error_json(run)}
@@ -432,7 +480,7 @@ def join_response(call: ClientCall, run: Run, *, cancels: bool = False, created:
                 if cancels:
                     await call.server.work(lambda: call.store.runs.cancel(run.id))
                 return Response(status_code=499)  # which nobody gets
-            body = to_json(await call.server.work(partial(_final, call, waiting.result())))
+            body = to_json(await call.server.work(partial(final, call, waiting.result())))
             if created:
                 await call.server.work(partial(_end_temporary, call, waiting.result()))
         finally:
@@ -510,7 +558,7 @@ def create_runs(call: ClientCall, items: list[_BatchRequest]) -> Any:
     if len(items) > _MAX_BATCH:
         raise InvalidError(f"a batch has at most {_MAX_BATCH} runs, and this one has {len(items)}")
     for each in items:  # none is submitted if another is refused
-        _refuse(each)
+        refuse(call, each)
         find_assistant(call, each.assistant_id)
         if each.thread_id is not None and each.if_not_exists != "create":
             require(call, each.thread_id)
@@ -574,7 +622,7 @@ def stream_of_run(
         call.require_write()
     if last_event_id not in ("", "-1") and not (last_event_id.isdecimal() and len(last_event_id) < 12):
         raise InvalidError("this is not the id of an event", where=repr(last_event_id)[:80])
-    run, modes = find_run(call, thread_id, run_id), _modes(stream_mode)
+    run, modes = find_run(call, thread_id, run_id), parse_modes(stream_mode)
     after = 0 if last_event_id in ("", "-1") else int(last_event_id)
     return stream_response(call, run, after, modes, cancels=cancel_on_disconnect)
 

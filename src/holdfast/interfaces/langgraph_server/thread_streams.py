@@ -156,7 +156,7 @@ def socket_route(server: Server, graphs: ServedGraphs) -> BaseRoute:
     async def serve(socket: WebSocket) -> None:
         try:
             caller = await server.authenticate(cast(Request, socket))
-            call = ClientCall(server, caller, graphs)
+            call = ClientCall(server.service, caller, graphs, server)
             if caller.session:
                 raise InvalidError("a browser's session opens no WebSocket", hint="Use the transport sse")
             open_streams.begin(call)

@@ -6,29 +6,48 @@ it is copied, backed up, encrypted, erased and deleted with the thread, and whoe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, cast
 from uuid import uuid4
+
+import msgspec
 
 from holdfast.agents.runs.parts import RunReader
 from holdfast.agents.runs.record import QUEUED, RUNNING, Run
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.routes import RouteTable
-from holdfast.interfaces.langgraph.client_runs import interrupt_json, to_command
+from holdfast.interfaces.langgraph.client_runs import interrupt_json, to_command, to_json
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, Order, has_entries, page_of
+from holdfast.interfaces.langgraph_server.assistants import (
+    Limit,
+    Object,
+    Offset,
+    Order,
+    has_entries,
+    page_of,
+    remove_assistant,
+)
 from holdfast.interfaces.langgraph_server.routes import ClientCall
 from holdfast.interfaces.langgraph_server.shapes import state_json
+from holdfast.maintenance.jobs.builtin import DELETE_STALE
 
 THREADS = RouteTable()
 
 RECORD = "client:record"
 """The namespace of what clients give to a thread as a whole. No subgraph has it: its part after the colon is an id."""
+
+CRON_THREADS = "langgraph-cron-"
+"""The start of the names of the threads that have the records of crons, and are none for clients."""
+
+TEMPORARY = "temporary-"
+"""The start of the names of threads of runs without one: they are deleted when the run is over."""
 
 _STATUSES = {"running": "busy", "waiting": "interrupted", "unfinished": "interrupted", "failed": "error"}
 Status = Literal["idle", "busy", "interrupted", "error"]
@@ -153,7 +172,14 @@ def create_record(call: ClientCall, thread: str, metadata: Object, **fields: Any
         call.store.thread(thread_name(thread, RECORD)).put(state, parent="", on_conflict="raise", kind="client")
     except ConflictError:
         return False
+    ensure_thread(call, thread)
     return True
+
+
+def ensure_thread(call: ClientCall, thread: str) -> None:
+    """Make the thread of a record, which has no checkpoints: its owner is kept there, and would be in no copy."""
+    handle = call.service.store._handle
+    run(handle.engine.lines.ensure_row(handle.thread_line(thread)))
 
 
 def note(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> None:
@@ -180,12 +206,12 @@ def create_thread(
     ttl: Object | None = None,
 ) -> Any:
     """Make a thread, and perhaps give it the states of some steps."""
-    thread = thread_id or str(uuid4())
-    _refuse_ttl(ttl)
+    thread, span = thread_id or str(uuid4()), _parse_ttl(ttl)
     if not create_record(call, thread, metadata or {}):
         if if_exists == "raise":
             raise ConflictError("there is a thread of this id", where=repr(thread)[:80], hint="if_exists='do_nothing'")
         return describe_thread(call, thread)
+    _expire(call, thread, span)
     if supersteps:
         from langgraph.types import StateUpdate
 
@@ -203,28 +229,72 @@ def create_thread(
     return describe_thread(call, thread)
 
 
-def _refuse_ttl(ttl: Object | None) -> None:
-    if ttl is not None:
+class _Ttl(msgspec.Struct, forbid_unknown_fields=True):
+    """How many minutes after its last change a thread is deleted."""
+
+    ttl: Annotated[float, msgspec.Meta(gt=0)]
+    strategy: str = "delete"
+
+
+_EXPIRY = "client-ttl"
+"""The job that deletes threads whose time is over, unless there is one already."""
+
+
+def _parse_ttl(given: Object | None) -> timedelta | None:
+    """Return a time to live. `UnsupportedError` if something else than a deletion is asked for."""
+    if given is None:
+        return None
+    try:
+        ttl = msgspec.convert(given, _Ttl)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"the ttl is wrong: {error}"[:200], hint="{'ttl': minutes}") from None
+    if ttl.strategy != "delete":
         raise UnsupportedError(
-            "threads get no time to live from a client",
-            hint="On the server: HoldfastSaver(store, ttl='30d'), store.thread(name).expire('30d')",
+            "a thread whose time is over is deleted, and not pruned",
+            where=f"strategy={ttl.strategy}"[:80],
+            hint="On the server: store.jobs.add(name, 'prune', schedule=…, settings={'keep_last': 1})",
         )
+    return timedelta(minutes=ttl.ttl)
+
+
+def _expire(call: ClientCall, thread: str, ttl: timedelta | None) -> None:
+    """Set how long after its last change a thread is deleted, and see to it that something does so."""
+    if ttl is None:
+        return
+    call.store.thread(thread).expire(ttl)
+    jobs = call.service.store.jobs
+    if not any(each.kind == DELETE_STALE and not each.settings.get("where") for each in jobs.list()):
+        with suppress(ConflictError):
+            jobs.add(_EXPIRY, DELETE_STALE, schedule="every 1m")
+
+
+def _ttl_json(call: ClientCall, thread: str) -> Object | None:
+    handle = call.store.thread(thread)
+    expires = handle.expires()
+    if expires is None:
+        return None
+    found = describe_thread(call, thread, values=False)
+    minutes = (expires - datetime.fromisoformat(found["updated_at"])).total_seconds() / 60
+    return {"strategy": "delete", "ttl_minutes": round(minutes, 3), "expires_at": expires.isoformat()}
 
 
 @THREADS.get("/threads/{thread_id}")
 def get_thread(call: ClientCall, thread_id: str, *, include: str | None = None) -> Any:
-    """Return a thread."""
-    if include:
-        raise UnsupportedError("a thread has no further fields", where=f"include={include}"[:80])
-    return describe_thread(call, thread_id)
+    """Return a thread; what it may `include` is its time to live, `ttl`."""
+    wanted = {each for each in (include or "").split(",") if each}
+    if wanted - {"ttl"}:
+        raise UnsupportedError("a thread has no further fields than ttl", where=f"include={include}"[:80])
+    found = describe_thread(call, thread_id)
+    return {**found, "ttl": _ttl_json(call, thread_id)} if wanted else found
 
 
 def update_thread(
     call: ClientCall, thread_id: str, *, metadata: Object | None = None, ttl: Object | None = None
 ) -> Any:
     """Add entries to the metadata of a thread."""
-    _refuse_ttl(ttl)
+    span = _parse_ttl(ttl)
     require(call, thread_id)
+    _expire(call, thread_id, span)
     note(call, thread_id, metadata or {})
     return describe_thread(call, thread_id)
 
@@ -282,7 +352,7 @@ def _names(call: ClientCall) -> Iterator[str]:
         page = call.store.threads(order="updated", limit=200, cursor=cursor)
         for each in page:
             root, _ = split_name(each.thread)
-            if root not in seen:
+            if root not in seen and not root.startswith((CRON_THREADS, TEMPORARY)):
                 seen.add(root)
                 yield root
         if (cursor := page.next) is None:
@@ -305,15 +375,49 @@ def search_threads(
     extract: dict[str, str] | None = None,
 ) -> Any:
     """List threads: those with some metadata or values, or a status."""
-    if extract:
-        raise UnsupportedError("values are not extracted by a search", hint="select=['values'], or a state's select")
-    needs_values = not select or bool({"values", "interrupts"} & set(select))
+    paths = {alias: parse_path(path) for alias, path in (extract or {}).items()}
+    if len(paths) > _MAX_PATHS:
+        raise InvalidError(f"a search extracts at most {_MAX_PATHS} paths, and these are {len(paths)}")
+    used = {*(select or ()), *(path[0] for path in paths.values())}
+    needs_values = not select or bool({"values", "interrupts"} & used)
     every = _found(call, metadata, values, ids, status, with_values=needs_values)
     if (sort_by, sort_order) == ("updated_at", "desc") and ids is None:
         found = [each for each, _ in zip(every, range(offset + limit + 1), strict=False)]
     else:
         found = sorted(every, key=lambda each: (each[sort_by], each["thread_id"]), reverse=sort_order == "desc")
-    return page_of(found, limit, offset, select)
+    if paths:
+        found = [{**each, "extracted": {alias: _at(each, path) for alias, path in paths.items()}} for each in found]
+    return page_of(found, limit, offset, None if not select else [*select, "extracted"])
+
+
+_MAX_PATHS = 10
+_STEP = re.compile(r"([^.\[\]]+)|\[(-?\d{1,9})\]")
+
+
+def parse_path(text: str) -> list[str | int]:
+    """Return the keys and places of a path such as `values.messages[-1].content`."""
+    steps: list[str | int] = []
+    position = 0
+    while position < len(text):
+        found = _STEP.match(text, position + (text[position] == "." and position > 0))
+        if found is None or (steps and found[1] and text[position] != "."):
+            break
+        steps.append(found[1] or int(found[2]))
+        position = found.end()
+    if not steps or position < len(text) or not isinstance(steps[0], str):
+        raise InvalidError(f"the path {text!r} is wrong"[:200], hint="Write one such as values.messages[-1].content")
+    return steps
+
+
+def _at(value: Any, path: Sequence[str | int]) -> Any:
+    """Return what is at a path, in a value as clients get it; None if there is nothing."""
+    value = msgspec.json.decode(to_json(value.get(path[0])))
+    for step in path[1:]:
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            return None
+    return value
 
 
 @THREADS.post("/threads/count", status=200, reads=True)
@@ -322,6 +426,20 @@ def count_threads(
 ) -> Any:
     """Count them likewise."""
     return sum(1 for _ in _found(call, metadata, values, None, status, with_values=False))
+
+
+@THREADS.delete("/assistants/{assistant_id}")
+def delete_assistant(call: ClientCall, assistant_id: str, *, delete_threads: bool = False) -> Any:
+    """Delete an assistant that was made by `create_assistant`; with `delete_threads`, those that it was last run on,
+    as far as the caller may delete them."""
+    id = remove_assistant(call, assistant_id)
+    if delete_threads:
+        for each in list(_names(call)):
+            record = record_of(call, each)
+            if record is not None and record.state.get("metadata", {}).get("assistant_id") == id:
+                with suppress(NotFoundError):  # another deleted it
+                    call.store.thread(each).delete()
+    return {}
 
 
 @THREADS.post("/threads/prune", status=200)

@@ -96,12 +96,20 @@ def ui(session: CliContext, location: str | None, write: bool, no_browser: bool,
     metavar="[NAME=]FILE.py:NAME",
     help="Serve this graph, or those of a langgraph.json, to LangGraph's clients; the first replays recorded threads.",
 )
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="How many runs are done at a time."
+)
 @click.option("--no-start-token", is_flag=True, help="Accept only tokens of `holdfast token issue`.")
+@click.option(
+    "--private-webhooks", is_flag=True, help="Let runs call webhooks on this machine and in private networks."
+)
 def serve(
     session: CliContext,
     location: str | None,
     write: bool,
     no_start_token: bool,
+    private_webhooks: bool,
+    concurrency: int,
     graphs: tuple[str, ...],
     **settings: Any,
 ) -> None:
@@ -110,7 +118,7 @@ def serve(
     Whoever uses it needs a token: that of the start, in a file that only you can read, or one of `holdfast token
     issue`. Reads of identities are recorded in the audit. For another address than this machine's, put a proxy with TLS
     before it. With --graph, LangGraph's own clients (langgraph-sdk, RemoteGraph) use it, with a token as their API key;
-    with --write, a worker in this process does their runs.
+    with --write, a worker in this process does their runs, also those by the clock, and calls their webhooks.
 
     holdfast serve agents.db
     holdfast serve agents.db --write --graph support=app.py:graph
@@ -121,12 +129,17 @@ def serve(
     if not graphs:
         _serve(session, opened, write=write, start_token=not no_start_token, graph="", **settings)
         return
+    from holdfast.interfaces.langgraph_server.background import client_work
     from holdfast.interfaces.langgraph_server.graphs import load_graphs, places_in
 
     places = [(name, place, importable(place)) for name, place in places_in(graphs)]
     served = load_graphs(opened, [(name, place, find_target(place)) for name, place, _ in places])
-    with _worker(session, opened, served) if write else nullcontext():
-        _serve(session, opened, served, write=write, start_token=not no_start_token, graph=places[0][2], **settings)
+    settings |= {"graph": places[0][2], "private_webhooks": private_webhooks}
+    with ExitStack() as stack:
+        if write:
+            session.note(f"A worker does runs of {', '.join(served)}.")
+            stack.enter_context(client_work(opened, served, private_webhooks, concurrency))
+        _serve(session, opened, served, write=write, start_token=not no_start_token, **settings)
 
 
 def _graph_at(store: Store, place: str) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from msgspec.structs import astuple
 
+from holdfast._lazy import load
 from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.line_walk import walk_lines
@@ -473,7 +474,24 @@ async def _submit(job: JobContextBase) -> str:
     return f"run {run.id}"
 
 
+DELETE_STALE = "delete-stale"
+
+CLIENT_RUN = "client-run"
+"""The type of the jobs that LangGraph's clients make as crons."""
+
+
+def _run_cron(job: JobContextBase) -> JobResult:
+    done: JobResult = load("holdfast.interfaces.langgraph_server.crons", "run_cron")(job)
+    return done
+
+
 _ALL = (
+    declare(
+        CLIENT_RUN,
+        "submit a run that a client of LangGraph asked for by the clock",
+        _run_cron,
+        {"identity": Setting(str, "for whom: whose cron it is; empty for the store's owner")},
+    ),
     declare(
         "submit",
         "submit a run, which a worker does",
@@ -518,7 +536,7 @@ _ALL = (
         },
     ),
     declare(
-        "delete-stale",
+        DELETE_STALE,
         "delete whole threads, agents and sessions that have not changed for long",
         _delete_stale,
         {
@@ -610,8 +628,10 @@ GROUP = "holdfast.jobs"
 class JobTypes:
     """The types of jobs that a program knows: those of this package, plug-ins, and its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *only: str) -> None:
+        """All types, or only those with some names."""
         self._own: dict[str, JobType] = {}
+        self._only = only
 
     def add(self, kind: JobType) -> None:
         """Add a type."""
@@ -626,6 +646,8 @@ class JobTypes:
         return sorted({*KINDS, *self._own, *entry_points(group=GROUP).names})
 
     def __contains__(self, name: object) -> bool:
+        if self._only:
+            return name in self._only
         return name in self._own or name in KINDS or name in self.names()
 
     def reaches_out(self, name: object) -> bool:

@@ -31,7 +31,7 @@ from holdfast.errors import (
     NotFoundError,
     TransientError,
 )
-from holdfast.maintenance.jobs.builtin import JobTypes
+from holdfast.maintenance.jobs.builtin import CREDENTIALS, JobTypes
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.maintenance.jobs.jobs import JobTable
@@ -97,7 +97,7 @@ class _RunnerBase:
     async def round(self) -> float:
         """Run the jobs that are due, one after another. Returns the seconds until the next check."""
         try:
-            if not self._has_default:
+            if not self._has_default and CREDENTIALS in self._table.kinds:
                 await self._table.add_default()
                 self._has_default = True
             for job in await self._table.due():

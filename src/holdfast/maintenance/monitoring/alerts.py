@@ -408,7 +408,9 @@ class Sink(Protocol):
         """Send a notification. Raises `TransientError` if that fails."""
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it is a failure."""
+
     def redirect_request(self, *args: Any) -> None:  # noqa: ARG002 - the signature of the library
         return None
 
@@ -416,23 +418,22 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 class WebhookSink:
     """Posts notifications as JSON to a URL. Answers other than 2xx are failures, and redirections are not followed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, opener: urllib.request.OpenerDirector | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError("a webhook must be a URL of http or https", hint="Such as https://example.org/alerts")
         self._url = url
         self.name: str = f"{parts.scheme}://{parts.hostname}"  # the rest of it is often a secret
         self.id: str = f"webhook {parts.hostname} {hashlib.sha256(url.encode()).hexdigest()[:12]}"
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(NoRedirects) if opener is None else opener
 
     def send(self, notification: Notification) -> None:
         """Post a notification."""
-        body = json.dumps(notification, sort_keys=True).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "holdfast",
-            "Idempotency-Key": str(notification["id"]),
-        }
+        self.post(json.dumps(notification, sort_keys=True).encode(), str(notification["id"]))
+
+    def post(self, body: bytes, key: str) -> None:
+        """Post a body in JSON, with a key by which the receiver knows a repetition. Raises `TransientError`."""
+        headers = {"Content-Type": "application/json", "User-Agent": "holdfast", "Idempotency-Key": key}
         request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - checked above
         try:
             with self._opener.open(request, timeout=_SECONDS) as response:
