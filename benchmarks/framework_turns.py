@@ -148,7 +148,7 @@ class Framework(NamedTuple):
 
 FRAMEWORKS = {
     "openai-agents": Framework(
-        "OpenAI's SQLiteSession", "agents", "openai", _openai_sqlite, _openai_ours, _openai, False, 0.9, 0.5
+        "OpenAI's SQLiteSession", "agents", "openai", _openai_sqlite, _openai_ours, _openai, False, 0.8, 0.6
     ),
     "langchain": Framework(
         "LangChain's SQLChatMessageHistory",
@@ -158,11 +158,11 @@ FRAMEWORKS = {
         _langchain_ours,
         _langchain,
         False,
-        1.5,
+        3.0,
         0.6,
     ),
     "google-adk": Framework(
-        "ADK's DatabaseSessionService", "google.adk", "adk", _adk_database, _adk_ours, _adk, True, 1.0, 0.9
+        "ADK's DatabaseSessionService", "google.adk", "adk", _adk_database, _adk_ours, _adk, True, 1.5, 0.75
     ),
     "agent-framework": Framework(
         "Agent Framework's FileHistoryProvider",
