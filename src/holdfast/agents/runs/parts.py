@@ -157,9 +157,13 @@ class RunReader:
         found = run(self._table.of_thread(Line(self._table.tenant, thread)))
         return [each.describe(self._table.handle.codec) for each in found]
 
-    def find(self, key: str, actor: str) -> Run | None:
+    def ensure_thread(self, thread: str) -> None:
+        """Make a thread that has only namespaces yet: its owner is kept there, and would be in no copy."""
+        run(self._table.handle.engine.lines.ensure_row(self._table.handle.thread_line(thread)))
+
+    def find(self, thread: str, key: str, actor: str) -> Run | None:
         """Return the run that was submitted with an idempotency key by an identity, or the owner; None if none was."""
-        found = run(self._table.by_key(key_of(actor, key)))
+        _, found = run(self._table.before_submit(Line(self._table.tenant, thread), key_of(actor, key)))
         return None if found is None else found.describe(self._table.handle.codec)
 
     def look(self, given: Run, after: int, limit: int) -> tuple[Run, list[Part]]:

@@ -213,7 +213,7 @@ class RunTable:
         (rows,) = await self.context.backend.read([record_scan(line)._replace(bodies=True)])
         return sorted(_readable(StoredRun.of, rows), key=lambda each: each.id, reverse=True)
 
-    async def _before_submit(self, line: Line, key: str | None) -> tuple[ThreadQueue, StoredRun | None]:
+    async def before_submit(self, line: Line, key: str | None) -> tuple[ThreadQueue, StoredRun | None]:
         """Return the runs of a thread that are not over, and the run with an idempotency key, if there is one."""
         keys = [] if key is None else [run_place(self.tenant, BY_KEY, key_digest(key))]
         rows, places = await self.context.backend.read([Get(REFS, [ThreadQueue.key(line)]), Get(JOBS, keys)])
@@ -268,7 +268,7 @@ class RunTable:
             await attempts.begin()
             queue, known = ThreadQueue(line, None), None
             if has_thread or attempts.count > 1:  # otherwise the batch says if anything is there
-                queue, known = await self._before_submit(line, key)
+                queue, known = await self.before_submit(line, key)
             if known is not None:
                 return _same(known, run, has_thread)
             cancelled: list[Change] = []

@@ -7,6 +7,7 @@ and erased as threads are. The job has its schedule, and leads to it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from uuid import UUID, uuid4, uuid5
 
 import msgspec
 
+from holdfast.agents.runs.parts import RunReader
 from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
@@ -31,7 +33,7 @@ from holdfast.interfaces.langgraph_server.assistants import (
 from holdfast.interfaces.langgraph_server.graphs import ServedGraphs
 from holdfast.interfaces.langgraph_server.routes import ClientCall
 from holdfast.interfaces.langgraph_server.runs import Nodes, RunRequest, new_thread, parse_modes, refuse, submit
-from holdfast.interfaces.langgraph_server.threads import CRON_THREADS, ensure_thread, require
+from holdfast.interfaces.langgraph_server.threads import CRON_THREADS, require
 from holdfast.maintenance.jobs.builtin import CLIENT_RUN
 from holdfast.maintenance.jobs.job import Job, parse_schedule
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult
@@ -239,7 +241,7 @@ def create_cron(call: ClientCall, thread_id: str | None = None, **given: Any) ->
         raise InvalidError(f"there are {_MAX_CRONS:,} crons already", hint="Delete some")
     id = str(uuid4())
     _line(call, id).put(msgspec.to_builtins(cron), parent="", on_conflict="raise", kind="client")
-    ensure_thread(call, f"{CRON_THREADS}{id}")
+    RunReader(call.service.store).ensure_thread(f"{CRON_THREADS}{id}")
     job = _schedule(call, id, cron, None, enabled=request.enabled)
     return _describe(id, *_find(call, id), job)
 
@@ -367,7 +369,7 @@ def count_crons(
 def run_cron(job: JobContextBase) -> JobResult:
     """Submit a run of a cron: what a job of the type `client-run` does. A runner that is killed submits none twice."""
     store: Any = job.store
-    id, now = job.name.removeprefix(CRON_THREADS), store._handle.now()
+    id, now = job.name.removeprefix(CRON_THREADS), time.time_ns()
     # Its webhook was checked when the client named it, and is again when it is called.
     service = Service(store, ServiceOptions(write=True, private_webhooks=True))
     caller = Caller(job.settings.get("identity", ""))

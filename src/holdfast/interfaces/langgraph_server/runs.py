@@ -155,8 +155,10 @@ def submit(
     """Submit a run; with the key of an earlier one, return that. Without a thread, it has one of its own."""
     refuse(call, request)
     assistant = find_assistant(call, request.assistant_id)
-    if key is not None and (known := RunReader(call.service.store).find(key, call.caller.identity)) is not None:
-        return known
+    if key is not None and thread is not None:
+        known = RunReader(call.service.store).find(thread, key, call.caller.identity)
+        if known is not None:
+            return known
     if request.command:
         to_command(request.command)  # an error is the caller's
     modes = list(PROTOCOL_MODES) if protocol else parse_modes(request.stream_mode) or (["values"] if streams else [])

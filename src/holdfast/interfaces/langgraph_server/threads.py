@@ -17,7 +17,6 @@ import msgspec
 
 from holdfast.agents.runs.parts import RunReader
 from holdfast.agents.runs.record import QUEUED, RUNNING, Run
-from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.engine.types import Checkpoint
@@ -172,14 +171,8 @@ def create_record(call: ClientCall, thread: str, metadata: Object, **fields: Any
         call.store.thread(thread_name(thread, RECORD)).put(state, parent="", on_conflict="raise", kind="client")
     except ConflictError:
         return False
-    ensure_thread(call, thread)
+    RunReader(call.service.store).ensure_thread(thread)
     return True
-
-
-def ensure_thread(call: ClientCall, thread: str) -> None:
-    """Make the thread of a record, which has no checkpoints: its owner is kept there, and would be in no copy."""
-    handle = call.service.store._handle
-    run(handle.engine.lines.ensure_row(handle.thread_line(thread)))
 
 
 def note(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> None:
