@@ -247,6 +247,8 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+msgspec.msgpack.Decoder(StoredRun)  # it learns the class now: two threads that taught it at once have crashed
+
 _PLACED = (QUEUED, RUNNING, WAITING)
 _MAX_BODY = 1 << 30
 

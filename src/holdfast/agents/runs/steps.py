@@ -100,6 +100,9 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
             raise CorruptError(f"a step of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 
 
+msgspec.msgpack.Decoder(StoredStep)  # as in `record`: before threads do
+
+
 class RunStep(msgspec.Struct, frozen=True):
     """A step of a run: `running`, `done` or `failed`; `unknown`, if its worker died while it ran: what it did is for a
     person to find out."""

@@ -102,23 +102,23 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values = list_values(call.store.timeline.query, params, FIELDS, _PAGE, errors=errors)
     given, events = values["given"], list[TimelineEvent](values["items"])
     oldest = events[-1].time if values["next"] and events else None
-    values["looked"] = 0
-    if not values["problem"]:
-        now = datetime.now(UTC)
-        since = parse_time(given["since"], now) if given["since"] else _EVER
-        until = parse_time(params.get("before") or given["until"] or now, now)
-        begin = max(since, oldest) if oldest else since
-    if errors and not values["problem"]:
+    values |= {"looked": 0, "before": oldest.isoformat() if oldest else "", "errors": errors, "groups": []}
+    if values["problem"]:
+        return values
+    now = datetime.now(UTC)
+    since = parse_time(given["since"], now) if given["since"] else _EVER
+    until = parse_time(params.get("before") or given["until"] or now, now)
+    begin = max(since, oldest) if oldest else since
+    if errors:
         begun, ended = None if begin == _EVER else begin, until if until < now else None
         tools, values["looked"] = _failed_tools(call, given, begun, ended)
         events = sorted([*events, *tools], key=lambda each: each.time, reverse=True)
-    if not (call.caller.identity or values["problem"] or given["query"] or given["thread"] or given["scope"]):
+    if not (call.caller.identity or given["query"] or given["thread"] or given["scope"]):
         work = [each for each in _work(call) if begin <= each.time < until and (each.failed or not errors)]
         events = sorted([*events, *work], key=lambda each: each.time, reverse=True)
-    if given["thread"] and not (call.caller.identity or values["problem"] or errors):  # their reads are recorded
+    if given["thread"] and not (call.caller.identity or errors):  # their reads are recorded
         events = sorted([*events, *_calls(call, events)], key=lambda each: each.time, reverse=True)
-    values |= {"items": events, "before": oldest.isoformat() if oldest else ""}
-    return {**values, "errors": errors, "groups": group_events(events)}
+    return {**values, "items": events, "groups": group_events(events)}
 
 
 def _work(call: Call) -> list[TimelineEvent]:
@@ -142,10 +142,15 @@ def _failed_tools(
 ) -> tuple[list[TimelineEvent], int]:
     """Return the checkpoints of a time that added the result of a tool that failed, which no column says; and how
     many were read, if there are more."""
-    wanted = {name: given[name] for name in ("thread", "scope") if given[name]}
     query = f"kind:checkpoint ({given['query']})" if given["query"] else "kind:checkpoint"
     page = call.store.timeline.query(
-        query, **wanted, since=since, until=until, limit=_CHECKPOINTS, scan_limit=_CHECKPOINTS
+        query,
+        thread=given["thread"] or None,
+        scope=given["scope"] or None,
+        since=since,
+        until=until,
+        limit=_CHECKPOINTS,
+        scan_limit=_CHECKPOINTS,
     )
     failed = [replace(each, outcome="error") for each in page if each.detail.get("failed_tool")]
     return failed, len(page) if page.next else 0
