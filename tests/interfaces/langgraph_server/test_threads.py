@@ -301,3 +301,20 @@ def test_a_store_that_is_served_for_reading_is_not_changed(tmp_path: Any) -> Non
                 with pytest.raises(PermissionDeniedError):
                     call()
         assert [each.thread for each in store.threads()] == ["t"]
+
+
+def test_threads_are_found_by_their_metadata_without_a_look_at_the_others(clients: Clients) -> None:
+    threads, names = clients.owner.threads, iter("abc")
+    for user in ("ada-of-kelp", "bob-of-kelp", "ada-of-kelp"):
+        threads.create(thread_id=next(names), metadata={"user": user, "place": 1207, "text": 'a "quoted" \\ word'})
+    assert [each["thread_id"] for each in threads.search(metadata={"user": "ada-of-kelp"})] == ["c", "a"]
+    threads.update("a", metadata={"user": "eve-of-kelp"})
+    run_on(clients.store, "c", support(), {"messages": [("user", "hello")]})
+    assert [each["thread_id"] for each in threads.search(metadata={"user": "ada-of-kelp"})] == ["c"], "a had it earlier"
+    assert [each["thread_id"] for each in threads.search(metadata={"user": "eve-of-kelp", "place": 1207})] == ["a"]
+    assert [each["thread_id"] for each in threads.search(metadata={"place": 1207})] == ["c", "a", "b"], (
+        "the last changed first"
+    )
+    assert len(threads.search(metadata={"text": 'a "quoted" \\ word'})) == 3
+    assert threads.search(metadata={"user": "nobody"}) == []
+    assert threads.count(metadata={"user": "bob-of-kelp"}) == 1

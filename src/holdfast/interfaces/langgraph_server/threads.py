@@ -6,8 +6,9 @@ it is copied, backed up, encrypted, erased and deleted with the thread, and whoe
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, cast
@@ -47,6 +48,12 @@ CRON_THREADS = "langgraph-cron-"
 
 TEMPORARY = "temporary-"
 """The start of the names of threads of runs without one: they are deleted when the run is over."""
+
+_CLIENT = "client"
+"""The entry of a checkpoint's metadata that has a thread's."""
+
+_FEW = 200
+"""Up to so many threads are sorted by their last change; more are looked for in that order."""
 
 _STATUSES = {"running": "busy", "waiting": "interrupted", "unfinished": "interrupted", "failed": "error"}
 Status = Literal["idle", "busy", "interrupted", "error"]
@@ -168,24 +175,30 @@ def create_record(call: ClientCall, thread: str, metadata: Object, **fields: Any
         return False
     state = {"metadata": metadata, "created_at": datetime.now(UTC).isoformat(), **fields}
     try:
-        call.store.thread(thread_name(thread, RECORD)).put(state, parent="", on_conflict="raise", kind="client")
+        _put_first(call, thread, state)
     except ConflictError:
         return False
     RunReader(call.service.store).ensure_thread(thread)
     return True
 
 
+def _put_first(call: ClientCall, thread: str, state: Object) -> None:
+    """Store the first state of a record. Its metadata is also that of the checkpoint, by which the thread is found."""
+    line = call.store.thread(thread_name(thread, RECORD))
+    line.put(state, parent="", on_conflict="raise", kind="client", metadata={_CLIENT: state["metadata"]})
+
+
 def note(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> None:
     """Add entries to the metadata of a thread, and set other fields."""
-    line = call.store.thread(thread_name(thread, RECORD))
     if record_of(call, thread) is None:
         begun = call.store.thread(thread).info().created.isoformat()
         with suppress(ConflictError):
             state = {"metadata": metadata, "created_at": begun, **fields}
-            line.put(state, parent="", on_conflict="raise", kind="client")
+            _put_first(call, thread, state)
             return
     changes: dict[Any, Any] = {("metadata", key): value for key, value in metadata.items()}
-    line.update(changes | fields, kind="client")
+    line = call.store.thread(thread_name(thread, RECORD))
+    line.update(changes | fields, kind="client", metadata={_CLIENT: metadata} if metadata else None)
 
 
 @THREADS.post("/threads", status=200)
@@ -323,7 +336,7 @@ def _found(
 ) -> Iterator[Object]:
     """Yield the threads that match, the last updated first."""
     needs_values = with_values or bool(values)
-    for name in ids if ids is not None else _names(call):
+    for name in ids if ids is not None else _candidates(call, metadata):
         record = record_of(call, name) if metadata else None
         if metadata and not has_entries({} if record is None else record.state.get("metadata", {}), metadata):
             continue
@@ -336,6 +349,29 @@ def _found(
             continue  # it was deleted meanwhile; or is left to `verify`
         if status in (None, found["status"]) and has_entries(found["values"] or {}, values):
             yield found
+
+
+def _candidates(call: ClientCall, metadata: Object | None) -> Iterable[str]:
+    """Return the names of all threads that may have some metadata, the last updated first: if an entry is of few, those
+    that ever had it."""
+    for key, value in (metadata or {}).items():
+        text = json.dumps(value, ensure_ascii=False)
+        if not isinstance(value, str | int) or not key.isidentifier() or not 0 < len(text) - 2 * (text[0] == '"') < 100:
+            continue
+        found = call.store.threads(where=f"meta.{_CLIENT}.{key}={text}", limit=_FEW, scan_limit=4 * _FEW)
+        if found.next is None:
+            roots = dict.fromkeys(split_name(each.thread)[0] for each in found)
+            return sorted(roots, key=lambda name: (_updated(call, name), name), reverse=True)
+    return _names(call)
+
+
+def _updated(call: ClientCall, thread: str) -> datetime:
+    """Return when a thread or its record was last changed."""
+    times = []
+    for each in (thread, thread_name(thread, RECORD)):
+        with suppress(NotFoundError):
+            times.append(call.store.thread(each).info().updated)
+    return max(times, default=datetime.min.replace(tzinfo=UTC))
 
 
 def _names(call: ClientCall) -> Iterator[str]:
