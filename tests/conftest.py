@@ -5,9 +5,11 @@ import os
 import pkgutil
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.support.kills import take_count
 from tests.support.nightly import EVERYDAY_EXAMPLES
@@ -36,6 +38,15 @@ settings.register_profile("everyday", _anywhere, max_examples=EVERYDAY_EXAMPLES,
 settings.register_profile("nightly", _anywhere, max_examples=50)
 settings.register_profile("torture", _anywhere, max_examples=20_000)
 settings.load_profile("everyday")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _examples_are_the_same_for_everyone() -> Iterator[None]:
+    """Hypothesis also tries constants of the modules that a process has loaded, which each process has others of."""
+    with pytest.MonkeyPatch.context() as patch:
+        if settings().derandomize:
+            patch.setattr(providers, "_get_local_constants", providers.Constants)
+        yield
 
 
 # Where `tmp_path` is: the tests of a disk that fails or loses its power have disks of their own.

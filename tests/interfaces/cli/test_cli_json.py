@@ -246,7 +246,10 @@ NO_RECORDS |= {f"replay {each}" for each in ("record", "run", "hooks", "compare"
 """They need a recorded run: test_replay_command.py runs them."""
 NO_RECORDS |= {f"hooks {each}" for each in ("undelivered", "retry", "discard")}
 """They need a call that was not delivered: test_timeline.py runs them."""
-NO_RECORDS |= {"work", *(f"runs {each}" for each in ("show", "follow", "cancel", "retry", "answer", "resolve"))}
+NO_RECORDS |= {
+    "work",
+    *(f"runs {each}" for each in ("show", "follow", "cancel", "retry", "answer", "resolve", "delete")),
+}
 """They need a run and a worker: test_runs.py runs them."""
 NO_RECORDS |= {"mcp", "estimate"}
 """The first runs until it is stopped, and the second needs a database of another saver or of sessions: test_transfer.py

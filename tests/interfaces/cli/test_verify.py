@@ -15,8 +15,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage
 from holdfast.backends.tables import STEPS
 from holdfast.engine.context import EngineContext
-from holdfast.engine.integrity.check import LineCheck
-from holdfast.engine.integrity.verify import look
+from holdfast.engine.integrity.check import LineReport
+from holdfast.engine.integrity.verify import look_at_rows
 from holdfast.engine.row_format import Line
 from holdfast.maintenance.verify import verifier
 from tests.interfaces.cli import kit
@@ -146,12 +146,12 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str, monkeypatch:
 def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(url, "t1", 0, 2)
 
-    async def interrupted(ground: EngineContext, line: Line, *rest: Any) -> LineCheck:
+    async def interrupted(ground: EngineContext, line: Line, *rest: Any) -> LineReport:
         if line.name > "t1":
             raise KeyboardInterrupt
-        return await look(ground, line, *rest)
+        return await look_at_rows(ground, line, *rest)
 
-    monkeypatch.setattr(verifier, "look", interrupted)
+    monkeypatch.setattr(verifier, "look_at_rows", interrupted)
     done = hf("verify")
     assert done.code == 130
     assert "missing-step" in done.out  # what was found is told at once

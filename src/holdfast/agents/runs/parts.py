@@ -140,7 +140,8 @@ async def _last(table: RunTable, line: Line, id: str) -> int:
 def _parts_of(row: Row) -> list[Part]:
     try:
         found: Any = msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content)
-        return [each._replace(time=int(row.columns[1])) for each in msgspec.convert(found, list[Part])]
+        _, time = msgspec.convert(row.columns, tuple[str, int])
+        return [each._replace(time=time) for each in msgspec.convert(found, list[Part])]
     except msgspec.MsgspecError as error:
         raise CorruptError(f"the parts of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 

@@ -64,7 +64,6 @@ def _resolve(host: str, port: int) -> list[Any]:
             "the webhook leads to an address of this machine or of a private network",
             where=host[:100],
             hint="Start the server with --private-webhooks to allow these",
-            code="private-address",
         )
     return found
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import click
 
 from holdfast._lazy import missing_extra
@@ -31,4 +34,5 @@ def mcp(session: CliContext, write: bool, port: int | None) -> None:
         build_server(store, write=write).run("stdio")
     else:
         session.note(f"http://127.0.0.1:{port}/mcp serves the store. Press Ctrl-C to stop.")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the store is closed: the audit has all reads
         build_server(store, write=write, host="127.0.0.1", port=port).run("streamable-http")
