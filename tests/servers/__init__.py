@@ -25,7 +25,7 @@ from tests.servers.gcs import GcsServer
 from tests.servers.mongod import MongoReplicaSet, MongoServer
 from tests.servers.pooler import PgBouncerServer
 from tests.servers.postgresql import PostgresServer, PostgresStandby
-from tests.servers.processes import Missing, Server, stop_all
+from tests.servers.processes import Missing, stop_all
 from tests.servers.s3 import MotoServer, SeaweedServer
 from tests.servers.valkey import RedisServer
 
