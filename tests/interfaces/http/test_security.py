@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -513,3 +514,37 @@ def test_stored_markup_is_only_ever_data(tmp_path: Path) -> None:
             svg = served.get(f"{path}/checkpoints/c1/content?path=messages")
             assert svg.headers["content-disposition"] == "attachment"
             assert svg.headers["content-security-policy"].startswith("sandbox")
+
+
+ELSEWHERE = "https://shop.example"
+
+
+def test_pages_of_a_known_origin_use_the_server_with_a_token(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.thread("chat").put({"n": 1})
+        with ServedStore(store, write=True, origins=(ELSEWHERE,)) as served:
+            sent = {"Origin": ELSEWHERE, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
+            asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key,content-type"}
+            told = httpx.options(f"{served.url}/api/v1/threads", headers=sent | asks)
+            assert told.status_code == 200
+            assert told.headers["access-control-allow-origin"] == ELSEWHERE
+            assert told.headers["access-control-allow-headers"] == "x-api-key,content-type"
+            assert "access-control-allow-credentials" not in told.headers
+            found = served.request("GET", "/api/v1/threads", headers=sent)
+            assert (found.status, found.headers["access-control-allow-origin"]) == (200, ELSEWHERE)
+            refused = served.request("GET", "/api/v1/threads", token=None, headers=sent)
+            assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, ELSEWHERE)
+            for other in ("https://shop.example.evil", "http://shop.example", "null"):
+                answer = served.request("GET", "/api/v1/threads", headers=sent | {"Origin": other})
+                assert (answer.status, answer.json["code"]) == (403, "cross-site")
+                assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_cookie_of_a_session_counts_for_nothing_from_another_origin(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, write=True, origins=(ELSEWHERE,)) as served:
+        value = served.authenticator.sign_in(served.authenticator.issue_code())
+        cookie = {"Cookie": f"holdfast_{served.port}={value}"}
+        own = {**cookie, "Origin": served.url}
+        assert served.request("GET", "/api/v1/threads", token=None, headers=own).status == 200, "the cookie is right"
+        sent = {**cookie, "Origin": ELSEWHERE, "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}
+        assert served.request("GET", "/api/v1/threads", token=None, headers=sent).status == 401

@@ -54,6 +54,12 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 )
+_SHOWN = b"content-location, location, retry-after, x-pagination-next, x-pagination-total"
+"""The headers of a response that a page of another site may read."""
+
+_MOST_SECONDS = b"600"
+"""For how long a browser remembers what a page of another site may do."""
+
 SIGN_IN = "/login"
 """The address that starts the session of a browser."""
 
@@ -147,9 +153,16 @@ class ProtectedApp:
         if scope["type"] == "websocket":
             await self._connect(scope, receive, send)
             return
-        limits = _Transfer(self._options, self._bodies, receive, send)
+        page = self._page_of(scope)
+        limits = _Transfer(self._options, self._bodies, receive, send, page)
         try:
             self._check(scope)
+            if page:
+                if scope["method"] == "OPTIONS":
+                    await limits.send(_preflight(scope))
+                    await limits.send({"type": "http.response.body", "body": b""})
+                    return
+                scope = _without_cookies(scope)
             await self._app(scope, limits.receive, limits.send)
         except HoldfastError as error:
             if not limits.started:
@@ -167,12 +180,17 @@ class ProtectedApp:
         """Pass a WebSocket on."""
         try:
             self._check({**scope, "method": "GET"})
-            await self._app(scope, receive, send)
+            await self._app(_without_cookies(scope) if self._page_of(scope) else scope, receive, send)
         except HoldfastError:
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the answer is a 403
         except asyncio.CancelledError:
             if not self._stops:
                 raise
+
+    def _page_of(self, scope: Scope) -> str:
+        """Return the origin of a page of another site that may use the server; empty for any other request."""
+        origin = _headers(scope).get("origin", "")
+        return origin if origin in self._options.origins else ""
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)
@@ -193,8 +211,14 @@ class ProtectedApp:
         # A link from elsewhere may lead to a page; nothing else of another site gets here, but the code of a file.
         navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _SAFE
         by_file = origin == FILE_ORIGIN and scope["method"] == "POST" and scope["path"] == SIGN_IN
-        if not by_file and (foreign or (site not in OWN_SITES and not navigates)):
-            raise DeniedError("the request comes from another site", where=(origin or "")[:80], code="cross-site")
+        known = by_file or self._page_of(scope)
+        if not known and (foreign or (site not in OWN_SITES and not navigates)):
+            raise DeniedError(
+                "the request comes from another site",
+                where=(origin or "")[:80],
+                hint="Start the server with --allow-origin ORIGIN to let its pages use it with a token",
+                code="cross-site",
+            )
         if scope["method"] not in _SAFE and "cookie" in headers and "authorization" not in headers and origin is None:
             raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -261,8 +285,12 @@ def _headers(scope: Scope) -> dict[str, str]:
 class _Transfer:
     """The parts of a request and its response: limited in size and time, with headers added."""
 
-    def __init__(self, options: ServiceOptions, bodies: _BodyBudget, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, options: ServiceOptions, bodies: _BodyBudget, receive: Receive, send: Send, page: str = ""
+    ) -> None:
         self._options = options
+        self._page = page
+        """The origin of the page of another site that gets the response."""
         self._bodies = bodies
         self._receive = receive
         self._send = send
@@ -300,6 +328,12 @@ class _Transfer:
             self.started = True
             given = list(message.get("headers", ()))
             names = {name.lower() for name, _ in given}
+            if self._page:
+                given += [
+                    (b"access-control-allow-origin", self._page.encode("latin-1")),
+                    (b"access-control-expose-headers", _SHOWN),
+                    (b"vary", b"Origin"),
+                ]
             message = {**message, "headers": [*given, *(each for each in HEADERS if each[0] not in names)]}
         body = message.get("body", b"")
         # In pieces: the server waits for a client that does not take them before it accepts the next one.
@@ -315,6 +349,22 @@ class _Transfer:
 
     async def _pass_on(self, message: MutableMapping[str, Any]) -> None:
         await asyncio.wait_for(self._send(message), self._options.timeout)
+
+
+def _preflight(scope: Scope) -> MutableMapping[str, Any]:
+    """Return the answer to a browser that asks what a page of another site may send: any header, but no cookie."""
+    asked = _headers(scope).get("access-control-request-headers", "")
+    headers = [
+        (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
+        (b"access-control-allow-headers", asked.encode("latin-1")),
+        (b"access-control-max-age", _MOST_SECONDS),
+        (b"content-length", b"0"),
+    ]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def _without_cookies(scope: Scope) -> Scope:
+    return {**scope, "headers": [each for each in scope["headers"] if each[0] != b"cookie"]}
 
 
 async def send_problem(send: Send, error: HoldfastError, *, close: bool = False) -> None:

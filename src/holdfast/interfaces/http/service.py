@@ -29,6 +29,9 @@ class ServiceOptions(NamedTuple):
     cookie_hosts: tuple[str, ...] = ()
     """The names by which browsers reach it, and sign in. Cookies count under no other name: a browser sends those of
     127.0.0.1 to every port, and so to programs of others."""
+    origins: tuple[str, ...] = ()
+    """The origins of pages of other sites that may use the server, with a token in a header: their cookies of ours
+    count for nothing."""
     max_body: int = 16 << 20
     """The largest body of a request, in bytes. All bodies that are being received or worked on have at most four times
     as many."""

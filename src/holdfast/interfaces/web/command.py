@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ _LOOPBACKS = (_LOOPBACK, "::1", "localhost")
 """The addresses to which names below `localhost` lead."""
 
 _PORT = 8765
+_ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
+"""The origin of a page, as browsers send it: without a path, in lower case."""
 _WEAKER = (
     f"browsers use {_LOOPBACK}: they send the cookie of their session to every program that serves a port of this"
     " machine, and whoever runs one can read the store with it, as long as the session lasts"
@@ -100,6 +103,13 @@ def ui(session: CliContext, location: str | None, write: bool, no_browser: bool,
     "--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="How many runs are done at a time."
 )
 @click.option("--no-start-token", is_flag=True, help="Accept only tokens of `holdfast token issue`.")
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let pages of this origin, such as https://shop.example, use the server with a token.",
+)
 @click.option(
     "--private-webhooks", is_flag=True, help="Let runs call webhooks on this machine and in private networks."
 )
@@ -201,6 +211,10 @@ def _serve(
             where=f"--host {host}",
             hint="Give --allowed-host NAME, as browsers and programs write it",
         )
+    for each in further.get("origins", ()):
+        if not _ORIGIN.fullmatch(each):
+            hint = "Write it as browsers do: https://shop.example, or http://localhost:3000"
+            raise InvalidError(f"{each[:80]!r} is not the origin of a site", where="--allow-origin", hint=hint)
     if further["grafana"] and not further["grafana"].startswith(("https://", "http://")):
         raise InvalidError("the address of Grafana must begin with https:// or http://", where="--grafana")
     own = tuple(name.lower() for name in names)
