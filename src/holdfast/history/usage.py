@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from holdfast._fields import Label
+from holdfast._structs import convert
 from holdfast.backends.interface import Get
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.codec.plain_json import to_plain
@@ -137,7 +138,7 @@ def _count(*values: Any) -> int:
 def parse_prices(prices: object, where: str = "prices") -> dict[str, TokenPrice]:
     """Return prices by the names of models. `InvalidError` if they are none."""
     try:
-        return msgspec.convert(prices, dict[str, TokenPrice])
+        return convert(prices, dict[str, TokenPrice])
     except msgspec.ValidationError as error:
         raise InvalidError(
             f"prices are given by model, each for a million tokens: {error}",

@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from holdfast._fields import Hidden
+from holdfast._structs import decode_json
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import following
 from holdfast.backends.runtime.process_identity import has_ended, process_identity
@@ -138,7 +139,7 @@ class OutboxCall(NamedTuple):
     def of(cls, row: Row) -> OutboxCall:
         """Parse a row. Raises `CorruptError`."""
         try:
-            return cls(row, msgspec.json.decode(str(row.columns[1]), type=_Target))
+            return cls(row, decode_json(str(row.columns[1]), _Target))
         except msgspec.MsgspecError as error:
             raise CorruptError(f"a call of a hook cannot be decoded: {error}", where=f"row {row.key!r}") from error
 

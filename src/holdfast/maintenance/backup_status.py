@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast._structs import decode_json
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.tables import REFS
 from holdfast.engine.engine import Engine
@@ -46,7 +47,7 @@ async def read_settings(engine: Engine, home: str, start: str, type: type[T]) ->
     """Return what is remembered about the store of a tenant under names that start so, each with its time."""
     (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
     rows = [row for row in found if str(row.key[3]).startswith(start)]
-    return [(msgspec.json.decode(str(row.columns[0]), type=type), int(row.columns[1])) for row in rows]
+    return [(decode_json(str(row.columns[0]), type), int(row.columns[1])) for row in rows]
 
 
 async def unseen_since(engine: Engine, tenant: str) -> int | None:

@@ -32,7 +32,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>Shop</title>")
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *_: Any) -> None:
         pass
 
 

@@ -57,6 +57,7 @@ def test_a_cron_runs_for_whoever_made_it(tmp_path: Path) -> None:
         assert store.thread(third.thread).get().state["log"] == ["mine", "planned softly", "replied"]
 
 
+@pytest.mark.nightly
 def test_a_cron_of_a_thread_goes_on_there(tmp_path: Path) -> None:
     with opened(tmp_path) as (store, clients, crons):
         ada = clients.of("user:ada")

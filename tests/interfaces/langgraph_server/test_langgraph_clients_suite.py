@@ -395,7 +395,7 @@ def suite_sync(clients: Clients) -> Counter[tuple[str, str]]:
     ("kind", "suite"),
     mostly_nightly(
         [(kind, suite) for kind in ("sqlite", "postgres") for suite in (suite_sync, suite_async)],
-        daily=[("sqlite", suite_sync), ("sqlite", suite_async)],
+        daily=[("sqlite", suite_sync)],
     ),
 )
 def test_every_method_of_the_client(tmp_path: Path, kind: str, suite: Callable[[Clients], Any]) -> None:

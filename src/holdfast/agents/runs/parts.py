@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.agents.runs.outage import until_answered
 from holdfast.agents.runs.record import Run, StoredRun, key_of, parts_prefix, record_key
 from holdfast.agents.runs.table import HeldRun, RunTable
@@ -140,8 +141,8 @@ async def _last(table: RunTable, line: Line, id: str) -> int:
 def _parts_of(row: Row) -> list[Part]:
     try:
         found: Any = msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content)
-        _, time = msgspec.convert(row.columns, tuple[str, int])
-        return [each._replace(time=time) for each in msgspec.convert(found, list[Part])]
+        _, time = convert(row.columns, tuple[str, int])
+        return [each._replace(time=time) for each in convert(found, list[Part])]
     except msgspec.MsgspecError as error:
         raise CorruptError(f"the parts of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast._fields import Hidden, Label
+from holdfast._structs import convert
 from holdfast.agents.storage.agent_line import agent_id
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
 from holdfast.backends.tables import JOBS, REFS, Key
@@ -149,7 +150,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, row: Row) -> StoredRun:
         """Return the run in a row. `CorruptError` if there is none."""
         try:
-            return msgspec.convert(msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content), cls)
+            return convert(msgpack.parse(unwrap(row.body, max_bytes=_MAX_BODY).content), cls)
         except msgspec.MsgspecError as error:
             raise CorruptError(f"a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 
@@ -247,8 +248,6 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-msgspec.msgpack.Decoder(StoredRun)  # it learns the class now: two threads that taught it at once have crashed
-
 _PLACED = (QUEUED, RUNNING, WAITING)
 _MAX_BODY = 1 << 30
 
@@ -314,7 +313,7 @@ class FoundRun(msgspec.Struct, frozen=True):
 def decode_place(row: Row) -> tuple[str, str]:
     """Return the two texts in a row that leads to a run."""
     try:
-        first, second = msgspec.convert(msgpack.parse(unwrap(row.body).content), tuple[str, str])
+        first, second = convert(msgpack.parse(unwrap(row.body).content), tuple[str, str])
     except msgspec.MsgspecError as error:
         raise CorruptError(f"a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
     return first, second

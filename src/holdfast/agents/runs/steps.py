@@ -32,6 +32,7 @@ from typing import Annotated, Any, Final, Generic, Literal, ParamSpec, TypeAlias
 import msgspec
 
 from holdfast._fields import Hidden, Label
+from holdfast._structs import convert
 from holdfast.agents.runs.outage import until_answered
 from holdfast.agents.runs.record import NO_VALUE, RUNNING, StoredRun, steps_prefix
 from holdfast.agents.runs.table import HeldRun, RunTable
@@ -95,12 +96,9 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, row: Row) -> StoredStep:
         """Return the step in a row. `CorruptError` if there is none."""
         try:
-            return msgspec.convert(msgpack.parse(unwrap(row.body).content), cls)
+            return convert(msgpack.parse(unwrap(row.body).content), cls)
         except msgspec.MsgspecError as error:
             raise CorruptError(f"a step of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
-
-
-msgspec.msgpack.Decoder(StoredStep)  # as in `record`: before threads do
 
 
 class RunStep(msgspec.Struct, frozen=True):

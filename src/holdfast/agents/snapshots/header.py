@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from holdfast._fields import Hidden, Label
+from holdfast._structs import decode_json
 from holdfast.errors import HoldfastError, SnapshotCorruptError, SnapshotUnsupportedError
 
 FORMAT = "holdfast-snapshot"
@@ -184,7 +185,7 @@ class _FormatVersion(msgspec.Struct):
 def _check_version(line: bytes, where: str) -> None:
     """Raise the error for a newer format, if an invalid header is of one, since that has other fields."""
     try:
-        header = msgspec.json.decode(line, type=_FormatVersion)
+        header = decode_json(line, _FormatVersion)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     if header.format == FORMAT and type(header.version) is int and header.version > VERSION:

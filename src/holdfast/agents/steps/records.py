@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast._fields import Hidden, Internal, Label
 from holdfast._lazy import load
+from holdfast._structs import convert
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Create, Expect, Get
 from holdfast.backends.tables import LINES, STEPS
@@ -172,7 +173,7 @@ class RecordedStep(NamedTuple):
         """Return the step in the value of a key of the line. `CorruptError` if it is another value."""
         try:
             packed, *rest = value
-            return cls(key.partition("/")[2], msgspec.convert(msgpack.parse(packed), StoredStep), *rest)
+            return cls(key.partition("/")[2], convert(msgpack.parse(packed), StoredStep), *rest)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             raise CorruptError(f"a durable step cannot be decoded: {error}", where=f"key {key!r}") from error
 

@@ -15,6 +15,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from holdfast._structs import decode_json
 from holdfast.agents.steps.records import RecordedStep, StepLine, StepRecord, StoredStep
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import complete
@@ -66,7 +67,7 @@ class StepRun:
     def of(cls, line: StepLine, row: Row) -> StepRun:
         """Return the attempt in a row."""
         try:
-            return cls(line, row, msgspec.json.decode(str(row.columns[1]), type=_Target))
+            return cls(line, row, decode_json(str(row.columns[1]), _Target))
         except msgspec.MsgspecError as error:
             raise CorruptError(f"a durable step cannot be decoded: {error}", where=line.where) from error
 

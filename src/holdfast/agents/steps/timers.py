@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast._fields import Hidden, Label
+from holdfast._structs import decode_json
 from holdfast.agents.steps.records import StepLine
 from holdfast.agents.steps.signals import signal_entry, signal_writes
 from holdfast.agents.storage.agent_line import AgentLine
@@ -277,7 +278,7 @@ async def deliver_due(line: StepLine, end: float | None = None) -> float:
 
 def _decode(row: Row) -> dict[str, str]:
     try:
-        body = msgspec.json.decode(unwrap(row.body, max_bytes=_MAX_BODY).content, type=_TimerBody)
+        body = decode_json(unwrap(row.body, max_bytes=_MAX_BODY).content, _TimerBody)
         return {name: body.settings[name] for name in ("agent", "timer", "token")}
     except (msgspec.MsgspecError, KeyError) as error:
         raise CorruptError(f"a timer cannot be decoded: {error}", where=f"timer row {row.key[2]!r}") from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast._structs import decode_json
 from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import Change, Expect, Get, Put, Row
@@ -187,7 +188,7 @@ class AgentLine:
         """Return the states and transitions of the agent's machine as they were last declared, without what they call;
         None if that is not known."""
         (rows,) = await self.handle.engine.context.backend.read([Get(LINKS, [(*self.line, MACHINE, "", "")])])
-        return msgspec.json.decode(str(rows[0].columns[1]), type=dict[str, Any]) if rows else None
+        return decode_json(str(rows[0].columns[1]), dict[str, Any]) if rows else None
 
     async def is_ancestor(self, old: StepRef, newest: StepRef) -> bool:
         """Whether the newest step descends from an older one. A pruned step is recognized by its stub."""

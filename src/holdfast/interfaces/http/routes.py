@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from holdfast._structs import convert, decode_json
 from holdfast.errors import InvalidError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -134,7 +135,7 @@ def decode_params(kind: type[I], path: Mapping[str, str], query: Mapping[str, st
     if clash:
         raise InvalidError(f"{min(clash)} belongs in the path, not in the query")
     try:
-        return msgspec.convert({**query, **given}, kind, strict=False)
+        return convert({**query, **given}, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidError(f"a parameter is wrong: {_plain(error)}", hint="See /api/v1/openapi.json") from None
 
@@ -142,7 +143,7 @@ def decode_params(kind: type[I], path: Mapping[str, str], query: Mapping[str, st
 def decode_body(kind: type[I], body: bytes) -> I:
     """Decode the body of a request."""
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return decode_json(body or b"{}", kind)
     except msgspec.MsgspecError as error:
         raise InvalidError(f"the body is wrong: {_plain(error)}", hint="See /api/v1/openapi.json") from None
     except UnicodeDecodeError:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from holdfast._structs import decode_json
 from holdfast.backends.interface import closed_error
 from holdfast.codec import Codec
 from holdfast.engine.pages import Page
@@ -291,7 +292,7 @@ def _is_under_way(status: int, data: bytes) -> bool:
 def decode_answer(data: bytes, kind: Any, where: str) -> Any:
     """Return what a server answered. `UnavailableError` if it makes no sense."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(data, kind)
     except (ValueError, RecursionError) as error:
         raise no_answer(error, where) from None
 
@@ -309,7 +310,7 @@ def no_answer(error: Exception, where: str) -> UnavailableError:
 def _error(data: bytes, status: int) -> HoldfastError:
     """Return the error that a response reports."""
     try:
-        problem = msgspec.json.decode(data, type=_ReportedProblem)
+        problem = decode_json(data, _ReportedProblem)
     except (ValueError, RecursionError):
         return UnavailableError(f"the server answered with status {status} and gave no reason", code="unreachable")
     kind = FINER_CODES.get(problem.code) or ERRORS_BY_CODE.get(problem.code, HoldfastError)

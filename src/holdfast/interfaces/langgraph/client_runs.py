@@ -15,6 +15,7 @@ import msgspec
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 from langgraph.types import Command, Interrupt, Send
 
+from holdfast._structs import convert
 from holdfast.agents.runs.parts import PartLog
 from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.errors import InvalidError, UnsupportedError
@@ -67,7 +68,7 @@ class ClientRun(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return what is asked for by an input; None if no client submitted it."""
         if not isinstance(given, Mapping) or list(given) != [MARK]:
             return None
-        return msgspec.convert(given[MARK], cls)
+        return convert(given[MARK], cls)
 
 
 # Commands ---------------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class _Command(msgspec.Struct, forbid_unknown_fields=True):
 def to_command(given: Any) -> Command[Any]:
     """Return the command that a client sent: to resume, to change the state, to go on elsewhere."""
     try:
-        found = msgspec.convert(given, _Command)
+        found = convert(given, _Command)
     except msgspec.ValidationError as error:
         raise InvalidError(f"the command is wrong: {error}"[:300]) from None
     goto = found.goto if isinstance(found.goto, list) else [] if found.goto is None else [found.goto]

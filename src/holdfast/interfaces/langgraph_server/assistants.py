@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.langgraph_server.graphs import assistant_id as id_of_graph
@@ -78,7 +79,7 @@ def _of_graph(graph: str) -> _Stored:
 def _all(call: ClientCall) -> dict[str, _Stored]:
     """Return all assistants by their ids."""
     own = {each.assistant_id: each for each in map(_of_graph, call.graphs.names)}
-    kept = {id: msgspec.convert(each, _Stored) for id, each in call.service.store.state(custom=_SCOPE).items()}
+    kept = {id: convert(each, _Stored) for id, each in call.service.store.state(custom=_SCOPE).items()}
     return {id: each for id, each in {**own, **kept}.items() if each.current()["graph_id"] in call.graphs}
 
 
@@ -92,7 +93,7 @@ def _find(call: ClientCall, id: str) -> _Stored:
     for each in map(_of_graph, call.graphs.names):
         if each.assistant_id == id:
             kept = call.service.store.state(custom=_SCOPE).get(id)
-            return each if kept is None else msgspec.convert(kept, _Stored)
+            return each if kept is None else convert(kept, _Stored)
     found = _all(call).get(id)
     if found is None:
         names = ", ".join(call.graphs.names)
@@ -105,10 +106,10 @@ def _change(call: ClientCall, id: str, function: Any) -> Object:
     before = msgspec.to_builtins(_find(call, id))
 
     def changed(value: Any) -> Any:
-        return msgspec.to_builtins(function(msgspec.convert(before if value is None else value, _Stored)))
+        return msgspec.to_builtins(function(convert(before if value is None else value, _Stored)))
 
     made = call.store.state(custom=_SCOPE).change(before["assistant_id"], changed, None)
-    return msgspec.convert(made, _Stored).current()
+    return convert(made, _Stored).current()
 
 
 @ASSISTANTS.post("/assistants", status=200)
@@ -170,7 +171,7 @@ def update_assistant(
 
     def changed(stored: _Stored) -> _Stored:
         last, now = stored.versions[-1], datetime.now(UTC).isoformat()
-        used = msgspec.convert(stored.as_of(stored.latest), _Version)
+        used = convert(stored.as_of(stored.latest), _Version)
         new = msgspec.structs.replace(
             used,
             **{field: value for field, value in given.items() if value is not None},

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.routes import Input
 from holdfast.interfaces.langgraph_server.assistants import Object, find_assistant
@@ -55,7 +56,7 @@ def perform(call: ClientCall, thread: str, command: Command) -> Object:
             call.require_write()
             call.server.authenticator.check_csrf(call.caller, "")  # of a browser's cookie, which has no place here
         try:
-            given = msgspec.convert(command.params, kind)
+            given = convert(command.params, kind)
         except msgspec.ValidationError as error:
             raise InvalidError(f"the command is wrong: {error}"[:300]) from None
         through = last_number(call, thread) if changes else 0

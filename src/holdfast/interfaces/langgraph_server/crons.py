@@ -16,6 +16,7 @@ from uuid import UUID, uuid4, uuid5
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.agents.runs.parts import RunReader
 from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -115,7 +116,7 @@ def _payload(given: Mapping[str, Any]) -> Object:
 
 def _checked(call: ClientCall, cron: _Cron) -> RunRequest:
     """Return the request for a run. An error says what is wrong with it, before it is due."""
-    request = msgspec.convert(cron.payload, RunRequest)
+    request = convert(cron.payload, RunRequest)
     refuse(call, request)
     parse_modes(request.stream_mode)
     try:
@@ -149,7 +150,7 @@ def _find(call: ClientCall, id: str) -> tuple[_Cron, datetime]:
         found = _line(call, id).get()
     except NotFoundError:
         raise _missing(id) from None
-    return msgspec.convert(found.state, _Cron), found.time
+    return convert(found.state, _Cron), found.time
 
 
 def _describe(id: str, cron: _Cron, changed: datetime, job: Job | None) -> Object:
@@ -385,7 +386,7 @@ def run_cron(job: JobContextBase) -> JobResult:
     is_due = 0 < job.due_ns <= now
     moment = job.due_ns if is_due else now
     thread = cron.thread_id or new_thread(str(uuid5(UUID(id), str(moment))), cron.on_run_completed)
-    request = msgspec.convert(cron.payload, RunRequest)
+    request = convert(cron.payload, RunRequest)
     if cron.thread_id is None:
         request.if_not_exists = "create"
     else:

@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from holdfast._structs import decode_json
 from holdfast.agents.runs.parts import Part, RunReader, listeners
 from holdfast.agents.runs.record import QUEUED, RUNNING, WAITING, Run
 from holdfast.engine.namespaces import split_name
@@ -128,7 +129,7 @@ def texts_in(given: str | Sequence[str] | None) -> list[str]:
     them."""
     if isinstance(given, str) and given.startswith("["):
         try:
-            return msgspec.json.decode(given, type=list[str])
+            return decode_json(given, list[str])
         except msgspec.MsgspecError:
             raise InvalidError("this is no list of texts", where=repr(given)[:80]) from None
     return [given] if isinstance(given, str) else list(given or ())

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from holdfast._structs import convert, decode_json
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.http.problems import to_problem
@@ -214,7 +215,7 @@ class _Socket:
         server = self._call.server
         try:
             await server.authenticate(cast(Request, self._socket))  # its token may have been revoked; and it is counted
-            command = msgspec.json.decode(text, type=Command)
+            command = decode_json(text, Command)
             if command.method == "subscription.subscribe":
                 await self._subscribe(command)
                 return
@@ -233,7 +234,7 @@ class _Socket:
 
     async def _subscribe(self, command: Command) -> None:
         try:
-            wanted = msgspec.convert(command.params, Wanted)
+            wanted = convert(command.params, Wanted)
             wanted.check()
         except (msgspec.ValidationError, InvalidError) as error:
             await self._send(failure(command.id, "invalid_argument", str(error)[:300]))

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.agents.runs.parts import RunReader
 from holdfast.agents.runs.record import QUEUED, RUNNING, Run
 from holdfast.engine.model.scopes import MARK as STATE
@@ -251,7 +252,7 @@ def _parse_ttl(given: Object | None) -> timedelta | None:
     if given is None:
         return None
     try:
-        ttl = msgspec.convert(given, _Ttl)
+        ttl = convert(given, _Ttl)
     except msgspec.ValidationError as error:
         raise InvalidError(f"the ttl is wrong: {error}"[:200], hint="{'ttl': minutes}") from None
     if ttl.strategy != "delete":

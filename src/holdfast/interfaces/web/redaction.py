@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.models import Model, Problem
 from holdfast.interfaces.http.problems import to_problem
@@ -48,4 +49,4 @@ class Redaction:
         except HoldfastError as error:
             self.problem = to_problem(error)
             return model
-        return msgspec.convert(tree, type(model))
+        return convert(tree, type(model))

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.backends.fsutil import flush_folder, open_private
 from holdfast.backends.interface import BlockingCall, Row
 from holdfast.backends.tables import LINES, Scalar, Table
@@ -143,7 +144,7 @@ def _values(kinds: Sequence[type], encoded: Sequence[str | int]) -> tuple[Scalar
             raise ValueError(f"{value!r} is not of type {kind.__name__}")
         if isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE:
             raise ValueError("a number has more than 64 bits")
-        values.append(msgspec.convert(value, bytes) if kind is bytes else value)
+        values.append(convert(value, bytes) if kind is bytes else value)
     return tuple(values)
 
 

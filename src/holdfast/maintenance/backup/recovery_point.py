@@ -13,8 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-import msgspec
-
+from holdfast._structs import convert
 from holdfast.backends.tables import EVENTS, LINES, Key
 from holdfast.codec import Codec
 from holdfast.engine.checked_rows import CHECKSUMS
@@ -207,8 +206,8 @@ class _MomentFinder:
             stored = row.stored(EVENTS.name, (*audit.line, *key))
             detail = unpack_detail(codec, BACKUP_ROWS.decode(EVENTS, stored), limit)
             change = CHANGES.get(str(action), "replace")
-            removed = msgspec.convert(detail.get(REMOVED, {}), dict[str, RemovalRecord])
-            arrived = msgspec.convert(detail.get(ARRIVED, {}), dict[str, ArrivalRecord])
+            removed = convert(detail.get(REMOVED, {}), dict[str, RemovalRecord])
+            arrived = convert(detail.get(ARRIVED, {}), dict[str, ArrivalRecord])
             for name, record in removed.items():
                 self._add_event(Line(audit.tenant, name), HistoryEvent(int(time), change, record))
             for name, arrival in arrived.items():

@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from holdfast._fields import Hidden
+from holdfast._structs import convert
 from holdfast.errors import CorruptError
 from holdfast.security.audit.erasure_ledger import digest_subject
 from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
@@ -74,7 +75,7 @@ class Certificate(msgspec.Struct, frozen=True):
             if not isinstance(found, dict) or found.pop("format", None) != FORMAT or found.keys() != _FIELDS:
                 raise ValueError
             bytes.fromhex(found["subject_salt"])
-            return msgspec.convert(found, cls)
+            return convert(found, cls)
         except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
             raise CorruptError("this is not a certificate of erasure", hint=_HINT, code=_CODE) from None
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast._lazy import load
+from holdfast._structs import decode_json
 from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.line_walk import walk_lines
@@ -280,7 +281,7 @@ async def _verify(job: JobContextBase) -> JobResult:
     engine, tenant = job.store._handle.engine, job.store._handle.tenant
     before = _VerifyProgress(level.value, engine.context.clock())
     if threads is None and job.mark:
-        stored = msgspec.json.decode(job.mark, type=_VerifyProgress)
+        stored = decode_json(job.mark, _VerifyProgress)
         if stored.level == level.value and abs(before.began - stored.began) < _STALE:
             before = stored
     report = VerifyReport(engine.context.backend.url, tenant, level.value)
@@ -375,7 +376,7 @@ class _PruneProgress(msgspec.Struct):
 async def _prune(job: JobContextBase) -> JobResult:
     policy, selection = _prune_settings(job.settings)
     in_parts = selection.names is None and not policy.is_sized
-    done = msgspec.json.decode(job.mark, type=_PruneProgress) if in_parts and job.mark else _PruneProgress()
+    done = decode_json(job.mark, _PruneProgress) if in_parts and job.mark else _PruneProgress()
     resumes = bool(done.after)
 
     def keep_place(thread: str) -> None:

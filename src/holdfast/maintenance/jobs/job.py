@@ -14,6 +14,7 @@ from cronsim import CronSim, CronSimError
 from msgspec.structs import replace
 
 from holdfast._fields import Hidden, Internal, Local, computed
+from holdfast._structs import decode_json
 from holdfast.backends.interface import Expect, Put, Row, Scan
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import FIRST_JOB, JOBS
@@ -282,7 +283,7 @@ class Job(msgspec.Struct, frozen=True):
         kind, schedule, state, due, version = row.columns
         content = unwrap(row.body, max_bytes=_MAX_BODY).content
         try:
-            body = msgspec.json.decode(content, type=_Body)
+            body = decode_json(content, _Body)
         except msgspec.MsgspecError as error:
             raise CorruptError(f"a job cannot be decoded: {error}", where=f"job {name!r}") from error
         return cls(

@@ -26,6 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast._fields import Hidden
+from holdfast._structs import decode_json
 from holdfast.backends.interface import BlockingCall, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import REFS
@@ -184,7 +185,7 @@ class AlertTable:
                     old.append(Delete(REFS, row.key))
                     continue
                 try:
-                    found[name] = msgspec.json.decode(str(row.columns[0]), type=_Report)
+                    found[name] = decode_json(str(row.columns[0]), _Report)
                 except msgspec.MsgspecError:  # of a newer release
                     continue
         if old:
@@ -377,7 +378,7 @@ def find_rule(name: str) -> AlertRule:
 def decode_document(text: str) -> AlertDocument:
     """Decode what is stored of alerts."""
     try:
-        return msgspec.json.decode(text, type=AlertDocument)
+        return decode_json(text, AlertDocument)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"the alerts cannot be decoded: {error}") from error
 

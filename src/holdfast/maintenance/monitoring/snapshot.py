@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast._structs import decode_json
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.metric_families import FAMILIES
@@ -97,14 +98,14 @@ async def _read_store(handle: StoreHandle) -> list[Sample]:
         try:
             if name.startswith(DRILL):
                 label = (name.removeprefix(DRILL).strip()[:8],)
-                samples += _drill(msgspec.json.decode(text, type=DrillRecord), label, now)
+                samples += _drill(decode_json(text, DrillRecord), label, now)
             elif name.startswith(SIZE):
                 label = (name.removeprefix(SIZE)[:8],)
-                size = msgspec.json.decode(text, type=RepositorySize)
+                size = decode_json(text, RepositorySize)
                 samples.append(Sample("repository_bytes", label, size.bytes))
                 samples.append(Sample("repository_limit_bytes", label, size.limit))
             elif name == ALERTS:
-                alerts = msgspec.json.decode(text, type=_AlertStates).alerts
+                alerts = decode_json(text, _AlertStates).alerts
                 samples += [Sample("alert_state", (rule,), _STATES.get(each.state, 0)) for rule, each in alerts.items()]
             elif name.startswith(LAST_BACKUP):
                 backups.append(int(row.columns[1]))

@@ -27,6 +27,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast._fields import Internal
+from holdfast._structs import convert
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
@@ -116,7 +117,7 @@ class PackedHeads(Mapping[str, ThreadHead]):
         if read != number:
             size, stored = self._parts[number]
             packed = decompress(Compression.ZSTD, stored, size, size)
-            heads = msgspec.msgpack.decode(packed, type=dict[str, ThreadHead])  # type: ignore[stored-bytes]  # its own
+            heads = convert(msgspec.msgpack.decode(packed), dict[str, ThreadHead])  # type: ignore[stored-bytes]  # its own
             self._read = number, heads
         return heads
 
@@ -200,7 +201,7 @@ class StoreHeads(msgspec.Struct, frozen=True):
             raise CorruptError(
                 "the file of heads differs from what was written", where=str(path), hint="Use another copy of it"
             )
-        heads = msgspec.convert(found["threads"], dict[str, ThreadHead])
+        heads = convert(found["threads"], dict[str, ThreadHead])
         return cls(found["tenant"], found["store"], found["time"], heads, sealer)
 
     def audited(self) -> dict[str, tuple[int, str]]:
@@ -234,7 +235,7 @@ def _read_lines(path: Path) -> StoreHeads | None:
                 ((name, head),) = json.loads("{" + text.removeprefix(", ") + "}").items()
                 if last >= name and len(heads):
                     return None
-                heads.add(last := name, msgspec.convert(head, ThreadHead))
+                heads.add(last := name, convert(head, ThreadHead))
             about |= json.loads("{" + text.removeprefix("}, ") + "}")
             digest.update(b"}")
             end = file.readline() + file.read(1)

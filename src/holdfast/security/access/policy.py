@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 import msgspec
 
+from holdfast._structs import convert
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import THREAD, Scope
 from holdfast.engine.namespaces import ACCESS
@@ -195,7 +196,7 @@ class EndingRight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def load(cls, found: object, _version: int = 0) -> Self:
         """Build a right from its stored form. `CorruptError` if it is not one."""
         try:
-            return msgspec.convert(found, cls)
+            return convert(found, cls)
         except msgspec.ValidationError as error:
             raise CorruptError(f"a stored right cannot be decoded: {error}", where=ACCESS) from error
 

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from holdfast._structs import decode_json
 from holdfast.backends.interface import Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
@@ -268,7 +269,7 @@ async def _read(engine: Engine, tenant: str) -> tuple[CredentialProgress, Row | 
     if not rows:
         return CredentialProgress(), None
     try:
-        return msgspec.json.decode(str(rows[0].columns[0]), type=CredentialProgress), rows[0]
+        return decode_json(str(rows[0].columns[0]), CredentialProgress), rows[0]
     except msgspec.MsgspecError:  # of another release
         return CredentialProgress(), rows[0]
 
