@@ -100,7 +100,7 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
             raise CorruptError(f"a step of a run cannot be decoded: {error}", where=f"row {row.key!r}") from error
 
 
-msgspec.msgpack.Decoder(StoredStep)  # as in `record`: before threads do
+msgspec.msgpack.Decoder(StoredStep)  # type: ignore[stored-bytes]  # as in `record`: before threads do
 
 
 class RunStep(msgspec.Struct, frozen=True):
