@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from tests.support.kills import take_count
 from tests.support.nightly import EVERYDAY_EXAMPLES
@@ -45,7 +46,7 @@ def _examples_are_the_same_for_everyone() -> Iterator[None]:
     """Hypothesis also tries constants of the modules that a process has loaded, which each process has others of."""
     with pytest.MonkeyPatch.context() as patch:
         if settings().derandomize:
-            patch.setattr(providers, "_get_local_constants", providers.Constants)
+            patch.setattr(providers, "_get_local_constants", Constants)
         yield
 
 

@@ -80,7 +80,8 @@ def test_the_server_keeps_threads_and_items_in_a_store(tmp_path: Path) -> None:
         async with get_client(url=url) as client:
             thread: str = (await client.threads.create())["thread_id"]
             for text in ("kelp", "ask"):
-                await client.runs.wait(thread, "agent", input={"messages": [{"role": "user", "content": text}]})
+                said: Any = {"messages": [{"role": "user", "content": text}]}
+                await client.runs.wait(thread, "agent", input=said)
             await client.store.put_item(["docs"], "a", {"n": 1})
             assert [item["key"] for item in (await client.store.search_items(["docs"]))["items"]] == ["a"]
         with holdfast.open(database, read_only=True) as store:  # while the server runs
@@ -92,7 +93,7 @@ def test_the_server_keeps_threads_and_items_in_a_store(tmp_path: Path) -> None:
             state = await client.threads.get_state(thread)
             assert state["next"] == ["say"]
             await client.runs.wait(thread, "agent", command={"resume": "rock"})
-            history = await client.threads.get_history(thread, limit=100)
+            history: list[Any] = await client.threads.get_history(thread, limit=100)
         return [len(history), [each["content"] for each in history[0]["values"]["messages"]]]
 
     with serve(tmp_path) as url:

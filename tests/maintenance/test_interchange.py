@@ -130,7 +130,7 @@ def test_what_another_program_wrote_is_imported(tmp_path: Path) -> None:
         thread = store.thread("chat")
         assert thread.get().state == {"messages": ["hello", "there"]}
         assert thread.get("1").state == {"messages": ["hello"]}
-        assert thread.get("2").time.isoformat() == SECOND["time"].replace("Z", "+00:00")
+        assert thread.get("2").time.isoformat() == str(SECOND["time"]).replace("Z", "+00:00")
         assert store.maintenance.import_(file, format="jsonl", as_thread="copy").threads == ("copy",)
         thread.append("messages", "more")
         assert store.maintenance.import_(file, format="jsonl").skipped == ("chat",), "the store has more"
@@ -325,7 +325,7 @@ def test_what_was_erased_does_not_come_back_to_whom_it_was_assigned(tmp_path: Pa
         store.erasure.erase("anna")
         left = [] if whole else ["his"]
         for options in ({"dry_run": True}, {}, {"as_thread": "again", "threads": ["hers"]}):
-            report = store.maintenance.import_(file, format="jsonl", **options)  # type: ignore[arg-type]
+            report = store.maintenance.import_(file, format="jsonl", **options)
             assert report.threads == ()
             assert [info.thread for info in store.threads()] == left
 

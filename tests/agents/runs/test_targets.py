@@ -105,6 +105,7 @@ def test_steps_of_earlier_runs_are_not_missed_by_a_strict_agent(
 
     class Strict(PersistentAgent, name="runs-strict", strict=True):
         def run(self, order: str) -> int:
+            found = 0
             for part in ("b", "c") if changed else ("a", "b"):
                 found = self.once(f"{order}-{part}", len, order)
             if order == "o-3" and not changed:

@@ -18,7 +18,7 @@ Run = Callable[..., kit.Result]
 NAMES = ["chat/anna", "t1", "t2"]
 
 
-def threads(url: str) -> list[str]:
+def threads(url: str | Path) -> list[str]:
     with holdfast.open(url) as store:
         return [each.thread for each in store.threads()]
 

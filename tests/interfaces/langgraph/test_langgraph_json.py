@@ -37,7 +37,8 @@ def test_the_saver_and_the_store_of_the_guide(tmp_path: Path, monkeypatch: pytes
                 assert getattr(type(saver), name) is not getattr(BaseCheckpointSaver, name), f"{name} is its own"
             builder = StateGraph(MessagesState).add_node("say", lambda _: {"messages": [("ai", "Hi!")]})
             graph = builder.add_edge(START, "say").compile(checkpointer=saver, store=memory)
-            await graph.ainvoke({"messages": [("user", "Hello")]}, {"configurable": {"thread_id": "chat"}})
+            hello: Any = {"messages": [("user", "Hello")]}
+            await graph.ainvoke(hello, {"configurable": {"thread_id": "chat"}})
             await memory.aput(("memories",), "a", {"n": 1})
 
     asyncio.run(serve())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCallChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
@@ -36,15 +36,15 @@ class ScriptedModel(BaseChatModel):
         last = messages[-1]
         text = str(last.content)
         if isinstance(last, HumanMessage) and (name := next((each for each in TOOLS if each in text), None)):
-            call = {"name": name, "args": '{"what": "tea"}', "id": f"call-{len(messages)}", "index": 0}
-            yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=[call]))
+            call = ToolCallChunk(name=name, args='{"what": "tea"}', id=f"call-{len(messages)}", index=0)
+            yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
             return
         counts = isinstance(last, HumanMessage) and "count" in text
         words = [str(each) for each in range(1, WORDS + 1)] if counts else f"You got: {text}".split(" ")
         for index, word in enumerate(words):
             if counts:
                 time.sleep(0.1)
-            yield ChatGenerationChunk(message=AIMessageChunk(word if not index else f" {word}"))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word if not index else f" {word}"))
 
 
 @tool

@@ -14,7 +14,7 @@ from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from langgraph_sdk import get_sync_client
-from langgraph_sdk.client import SyncLangGraphClient
+from langgraph_sdk.client import SyncLangGraphClient, SyncThreadsClient
 from typing_extensions import TypedDict
 
 import holdfast
@@ -83,6 +83,16 @@ def nested() -> Any:
     builder.add_edge(START, "inner")
     builder.add_edge("inner", END)
     return builder.compile(name="nested")
+
+
+def logged(text: str) -> Any:
+    """The input that adds a text to the log. The client's type of inputs takes no list of texts by its own type."""
+    return {"log": [text]}
+
+
+def values_of(threads: SyncThreadsClient, thread: str) -> Any:
+    """The latest values of a thread, of which the client's type does not know the graph's fields."""
+    return threads.get_state(thread)["values"]
 
 
 GRAPHS = {"support": support, "approval": approval, "nested": nested}

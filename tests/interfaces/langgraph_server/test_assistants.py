@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.interfaces.langgraph_server.kit import GRAPHS, Clients
 
 def assistant(value: Any) -> Any:
     """The assistant, whose fields are those that the client's type says."""
-    fields = dict.fromkeys(schema.Assistant.__annotations__, Any)
+    fields: dict[str, Any] = dict.fromkeys(schema.Assistant.__annotations__, Any)
     fields |= {"created_at": datetime, "updated_at": datetime, "version": int, "name": str, "assistant_id": str}
     msgspec.convert(value, msgspec.defstruct("Assistant", list(fields.items())))
     return value
@@ -93,7 +94,8 @@ def test_pages_of_assistants(clients: Clients) -> None:
     )
     assert [each["assistant_id"] for each in [*page["assistants"], *rest["assistants"]]] == ids[::-1]
     assert rest["next"] is None
-    assert assistants.search(metadata={"suite": "pages"}, select=["version"], limit=1) == [{"version": 1}]
+    chosen: list[Any] = assistants.search(metadata={"suite": "pages"}, select=["version"], limit=1)
+    assert chosen == [{"version": 1}]
 
 
 def test_graphs_and_schemas(clients: Clients) -> None:
@@ -112,7 +114,8 @@ def test_graphs_and_schemas(clients: Clients) -> None:
 def test_identities_read_assistants_and_need_a_right_to_make_them(clients: Clients) -> None:
     ada = clients.of("user:ada").assistants
     assert ada.get("support")["graph_id"] == "support"
-    for call in (lambda: ada.create("support"), lambda: ada.update("support", name="mine")):
+    calls: list[Callable[[], Any]] = [lambda: ada.create("support"), lambda: ada.update("support", name="mine")]
+    for call in calls:
         with pytest.raises(PermissionDeniedError):
             call()
     clients.store.access.grant("user:ada", ["read", "write", "delete"], custom="langgraph-assistants")

@@ -35,7 +35,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     packages = servers.javascript(installs=True)
     made = tmp_path_factory.mktemp("page") / "chat.js"
     options = ["--bundle", "--jsx=automatic", f"--outfile={made}", "--define:process.env.NODE_ENV='production'"]
-    command = ["node", packages / "node_modules" / "esbuild" / "bin" / "esbuild", _SOURCE, *options]
+    command = ["node", str(packages / "node_modules" / "esbuild" / "bin" / "esbuild"), str(_SOURCE), *options]
     environment = {"PATH": os.environ["PATH"], "NODE_PATH": str(packages / "node_modules")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

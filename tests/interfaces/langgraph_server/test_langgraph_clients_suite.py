@@ -107,7 +107,7 @@ async def of_assistants(call: Counted) -> None:
     assert len(await call("assistants.get_versions", id, metadata={"more": 1})) == 2
     assert (await call("assistants.set_latest", id, 1, is_=Assistant))["context"] == {"tone": "gruffly"}
     await call.fails(404, "assistants.set_latest", id, 9)
-    found = await call("assistants.search", metadata={"nested": {"b": 1}}, is_=list[Assistant])
+    found = await call("assistants.search", metadata={"nested": {"b": 1}}, is_=list[schema.Assistant])
     assert [each["assistant_id"] for each in found] == [id]
     whole = await call("assistants.search", graph_id="support", sort_by="name", sort_order="asc", limit=1, offset=0)
     assert len(whole) == 1
@@ -181,7 +181,7 @@ async def of_threads(call: Counted) -> None:
     assert await call("threads.get_history", id, metadata={"source": "update"})
     assert await call("threads.get_history", id, checkpoint=where["checkpoint"], limit=2)
 
-    found = await call("threads.search", metadata={"suite": "t"}, is_=list[Thread])
+    found = await call("threads.search", metadata={"suite": "t"}, is_=list[schema.Thread])
     assert {each["thread_id"] for each in found} == {id, named}
     assert [each["thread_id"] for each in await call("threads.search", values={"log": ["second", "branch"]})] == [id]
     assert [each["thread_id"] for each in await call("threads.search", ids=[named], status="idle")] == [named]
@@ -211,7 +211,7 @@ async def of_runs(call: Counted) -> None:
     made = await call("runs.create", thread, "support", input=HELLO, metadata={"n": 1}, is_=Run)
     assert (await call("runs.join", thread, made["run_id"]))["log"] == ["planned plainly", "replied"]
     assert (await call("runs.get", thread, made["run_id"], is_=Run))["status"] == "success"
-    assert len(await call("runs.list", thread, is_=list[Run])) == 1
+    assert len(await call("runs.list", thread, is_=list[schema.Run])) == 1
     assert await call("runs.list", thread, status="error") == []
     assert await call("runs.list", thread, limit=1, select=["status"]) == [{"status": "success"}]
     stored = await call("runs.join_stream", thread, made["run_id"], stream_mode="values")
@@ -273,7 +273,7 @@ async def of_runs(call: Counted) -> None:
         {"thread_id": thread, "assistant_id": "support", "input": HELLO},
         {"assistant_id": "support", "input": HELLO},
     ]
-    for each in await call("runs.create_batch", batch, is_=list[Run]):
+    for each in await call("runs.create_batch", batch, is_=list[schema.Run]):
         assert await call("runs.join", each["thread_id"], each["run_id"])
     kept = await call("runs.create", None, "support", input=HELLO, on_completion="keep")
     await call("runs.join", kept["thread_id"], kept["run_id"])
@@ -317,7 +317,7 @@ async def of_crons(call: Counted) -> None:
     assert await call("crons.count", is_=int) == 2
     assert await call("crons.count", thread_id=thread, assistant_id="support") == 1
     assert await call("crons.count", metadata={"s": 1}) == 1
-    found = await call("crons.search", metadata={"s": 1}, is_=list[Cron])
+    found = await call("crons.search", metadata={"s": 1}, is_=list[schema.Cron])
     assert [each["cron_id"] for each in found] == [made["cron_id"]]
     both = await call("crons.search", assistant_id="support", sort_by="next_run_date", sort_order="asc", limit=5)
     assert len(both) == 2

@@ -28,7 +28,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.row_format import Line
 from tests import servers
 from tests.interfaces.http.kit import SECONDS
-from tests.interfaces.langgraph_server.kit import Chat, Clients, serving, support
+from tests.interfaces.langgraph_server.kit import Chat, Clients, logged, serving, support
 from tests.support.nightly import mostly_nightly
 
 _CODE = """
@@ -113,7 +113,8 @@ def run_once(clients: Clients, secret: str) -> tuple[str, str, list[Any]]:
     client = clients.owner
     thread = client.threads.create(metadata={"about": secret})["thread_id"]
     modes: Any = ["values", "messages-tuple"]
-    parts = list(client.runs.stream(thread, "support", input={"messages": [("user", secret)]}, stream_mode=modes))
+    given: Any = {"messages": [("user", secret)]}
+    parts = list(client.runs.stream(thread, "support", input=given, stream_mode=modes))
     return thread, parts[0].data["run_id"], parts
 
 
@@ -126,7 +127,8 @@ def stored_parts(store: holdfast.Store, thread: str, id: str) -> int:
 
 def test_parts_are_encrypted(tmp_path: Path) -> None:
     secret = "kelp-and-barnacles"
-    for name, options in (("plain", {}), ("sealed", {"encryption": Encryption(LocalKeys(b"k" * 32))})):
+    stores: dict[str, dict[str, Any]] = {"plain": {}, "sealed": {"encryption": Encryption(LocalKeys(b"k" * 32))}}
+    for name, options in stores.items():
         folder = tmp_path / name
         folder.mkdir()
         with holdfast.open(folder / "a.db", **options) as store, serving(store, {"support": support}) as clients:
@@ -157,10 +159,10 @@ def test_parts_have_no_sensitive_data(tmp_path: Path) -> None:
         with serving(store, {"leaky": leaky}) as clients:
             modes: Any = ["custom"]
             client = clients.owner
-            plain = list(client.runs.stream(None, "leaky", input={"log": ["x"]}, stream_mode=modes))
+            plain = list(client.runs.stream(None, "leaky", input=logged("x"), stream_mode=modes))
             assert mark in str(plain)
             store.redaction.protect("redact", formats="personal")
-            sealed = list(client.runs.stream(None, "leaky", input={"log": ["x"]}, stream_mode=modes))
+            sealed = list(client.runs.stream(None, "leaky", input=logged("x"), stream_mode=modes))
             assert sealed[-1].event == "custom"
             assert mark not in str(sealed)
 
@@ -170,7 +172,7 @@ def test_parts_go_with_their_thread_and_their_run(tmp_path: Path, end: str) -> N
     with holdfast.open(tmp_path / "a.db") as store, serving(store, {"support": support}) as clients:
         ada = clients.of("user:ada")
         thread = ada.threads.create()["thread_id"]
-        made = ada.runs.create(thread, "support", input={"log": ["hers"]}, stream_mode="values")
+        made = ada.runs.create(thread, "support", input=logged("hers"), stream_mode="values")
         ada.runs.join(thread, made["run_id"])
         assert stored_parts(store, thread, made["run_id"])
         if end == "delete":

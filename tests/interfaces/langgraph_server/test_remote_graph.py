@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command
 from langgraph_sdk import get_client
 
-from tests.interfaces.langgraph_server.kit import Chat, Clients
+from tests.interfaces.langgraph_server.kit import Chat, Clients, values_of
 from tests.interfaces.langgraph_server.test_runs import new_thread
 
 
@@ -22,7 +23,8 @@ def remote(clients: Clients, name: str) -> RemoteGraph:
 
 
 def test_a_served_graph_is_invoked_and_streamed(clients: Clients) -> None:
-    graph, config = remote(clients, "support"), {"configurable": {"thread_id": new_thread(clients)}}
+    graph = remote(clients, "support")
+    config: RunnableConfig = {"configurable": {"thread_id": new_thread(clients)}}
     values: Any = graph.invoke({"messages": [("user", "hello")]}, config)
     assert values["log"] == ["planned plainly", "replied"]
     updates = list(graph.stream({"log": ["more"]}, config, stream_mode="updates"))
@@ -49,7 +51,7 @@ def test_a_served_graph_is_a_node_of_another(clients: Clients) -> None:
     config: Any = {"configurable": {"thread_id": new_thread(clients)}}
     values = graph.invoke({"log": ["begun here"]}, config)
     assert values["log"][-2:] == ["planned plainly", "replied"]
-    assert clients.owner.threads.get_state(config["configurable"]["thread_id"])["values"]["log"]
+    assert values_of(clients.owner.threads, config["configurable"]["thread_id"])["log"]
 
 
 def test_a_question_of_a_served_graph_reaches_the_other(clients: Clients) -> None:

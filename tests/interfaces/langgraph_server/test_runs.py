@@ -28,9 +28,9 @@ from langgraph_sdk.errors import (
 import holdfast
 from holdfast.interfaces.langgraph_server import runs as served_runs
 from tests.interfaces.http.kit import SECONDS
-from tests.interfaces.langgraph_server.kit import Chat, Clients, serving
+from tests.interfaces.langgraph_server.kit import Chat, Clients, logged, serving, values_of
 
-HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+HELLO: Any = {"messages": [{"role": "user", "content": "hello"}]}
 
 
 def new_thread(clients: Clients, **fields: Any) -> str:
@@ -57,7 +57,7 @@ def test_a_run_is_submitted_and_joined(clients: Clients) -> None:
     assert runs.get(thread, made["run_id"])["status"] == "success"
     assert [each["run_id"] for each in runs.list(thread)] == [made["run_id"]]
     assert runs.list(thread, status="error") == []
-    found = clients.owner.threads.get(thread)
+    found: Any = clients.owner.threads.get(thread)
     assert (found["status"], found["metadata"]["graph_id"]) == ("idle", "support")
     assert clients.owner.threads.get_history(thread, metadata={"n": 1})
     with pytest.raises(NotFoundError):
@@ -100,8 +100,9 @@ def test_a_command_changes_the_state_and_goes_elsewhere(clients: Clients) -> Non
     sent: Any = {"goto": [{"node": "reply", "input": {"messages": [{"role": "user", "content": "sent"}]}}]}
     with pytest.raises(Exception, match="AttributeError"):  # what is sent to a node is not coerced: these are dicts
         runs.wait(thread, "support", command=sent)
+    unknown: Any = {"unknown": 1}
     with pytest.raises(BadRequestError):
-        runs.create(thread, "approval", command={"unknown": 1})  # type: ignore[typeddict-unknown-key]
+        runs.create(thread, "approval", command=unknown)
 
 
 def test_a_run_stops_before_and_after_nodes(clients: Clients) -> None:
@@ -123,12 +124,12 @@ def test_a_run_begins_at_an_earlier_checkpoint(clients: Clients) -> None:
     runs.wait(thread, "support", input=None, checkpoint=planned["checkpoint"])
     after = threads.get_state(thread)
     assert after["next"] == []
-    forked = threads.get_state(thread, checkpoint=after["parent_checkpoint"])
+    forked: Any = threads.get_state(thread, checkpoint=after["parent_checkpoint"])
     assert forked["metadata"]["source"] == "fork"
     assert forked["parent_checkpoint"]["checkpoint_id"] == planned["checkpoint"]["checkpoint_id"]
-    edited = {"messages": [{"role": "user", "content": "goodbye"}]}
+    edited: Any = {"messages": [{"role": "user", "content": "goodbye"}]}
     runs.wait(thread, "support", input=edited, checkpoint_id=before[-1]["checkpoint"]["checkpoint_id"])
-    assert threads.get_state(thread)["values"]["messages"][-1]["content"] == "You said goodbye"
+    assert values_of(threads, thread)["messages"][-1]["content"] == "You said goodbye"
 
 
 def test_parts_of_a_run_are_streamed(clients: Clients) -> None:
@@ -233,11 +234,11 @@ def test_a_run_interrupts_another(clients: Clients) -> None:
 
 def test_a_run_rolls_another_back(clients: Clients) -> None:
     runs, thread = clients.owner.runs, new_thread(clients, metadata={"user": "ada"})
-    runs.wait(thread, "support", input={"log": ["kept"]})
-    before = clients.owner.threads.get_state(thread)["values"]["log"]
+    runs.wait(thread, "support", input=logged("kept"))
+    before = values_of(clients.owner.threads, thread)["log"]
     first = slow(clients, thread, 2.0)
-    until(lambda: clients.owner.threads.get_state(thread)["values"].get("pause") == 2.0)
-    values: Any = runs.wait(thread, "support", input={"log": ["again"]}, multitask_strategy="rollback")
+    until(lambda: values_of(clients.owner.threads, thread).get("pause") == 2.0)
+    values: Any = runs.wait(thread, "support", input=logged("again"), multitask_strategy="rollback")
     assert values["log"] == [*before, "again", "planned plainly", "replied"]
     assert "pause" not in values
     with pytest.raises(NotFoundError):
@@ -247,7 +248,8 @@ def test_a_run_rolls_another_back(clients: Clients) -> None:
     until(lambda: len(clients.owner.threads.get_history(other)) > 1)
     runs.cancel(other, only, action="rollback")
     assert clients.owner.threads.get_history(other) == []
-    assert clients.owner.threads.get(other)["metadata"]["user"] == "ada"
+    left: Any = clients.owner.threads.get(other)
+    assert left["metadata"]["user"] == "ada"
 
 
 def test_runs_are_cancelled(clients: Clients) -> None:
@@ -324,13 +326,13 @@ def test_what_a_run_cannot_have_is_refused(clients: Clients) -> None:
 def test_a_config_names_no_other_thread(clients: Clients) -> None:
     ada = clients.of("user:ada")
     hers, other = ada.threads.create()["thread_id"], new_thread(clients)
-    clients.owner.runs.wait(other, "support", input={"log": ["secret"]})
+    clients.owner.runs.wait(other, "support", input=logged("secret"))
     before = clients.owner.threads.get_history(other)
     config: Any = {"configurable": {"thread_id": other, "checkpoint_ns": "", "__pregel_read": 1}}
-    values: Any = ada.runs.wait(hers, "support", input={"log": ["mine"]}, config=config)
+    values: Any = ada.runs.wait(hers, "support", input=logged("mine"), config=config)
     assert values["log"][0] == "mine"
     checkpoint: Any = {"thread_id": other, "checkpoint_id": before[0]["checkpoint"]["checkpoint_id"]}
-    parts = list(ada.runs.stream(hers, "support", input={"log": ["mine"]}, checkpoint=checkpoint))
+    parts = list(ada.runs.stream(hers, "support", input=logged("mine"), checkpoint=checkpoint))
     assert "secret" not in str(parts)
     assert clients.owner.threads.get_history(other) == before
 
@@ -412,8 +414,9 @@ def test_runs_of_a_batch(clients: Clients) -> None:
     for each in made:
         assert runs.join(each["thread_id"], each["run_id"])
     assert made[0]["thread_id"] == thread
+    missing: Any = {**batch[0], "thread_id": "missing"}
     with pytest.raises(NotFoundError):
-        runs.create_batch([*batch, {**batch[0], "thread_id": "missing"}])
+        runs.create_batch([*batch, missing])
     with pytest.raises(BadRequestError):
         runs.create_batch(batch * 51)
     assert len(runs.list(thread)) == 1

@@ -20,7 +20,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.interfaces.langgraph_server import thread_events
 from tests import servers
 from tests.interfaces.http.kit import SECONDS
-from tests.interfaces.langgraph_server.kit import Chat, Clients, serving, support
+from tests.interfaces.langgraph_server.kit import Chat, Clients, logged, serving, support
 from tests.interfaces.langgraph_server.test_parts import leaky
 from tests.support.nightly import mostly_nightly
 
@@ -226,13 +226,14 @@ def test_what_is_wrong_is_refused(served: Clients) -> None:
     start(served, token, "t")
     list(follow(served, token, "t"))
     url, headers = f"{served.served.url}/threads/t/stream/events", {"x-api-key": token}
-    for body in (
+    bodies: list[dict[str, Any]] = [
         {},
         {"channels": []},
         {"channels": ["none"]},
         {"channels": ALL, "since": -1},
         {"channels": ALL, "x": 1},
-    ):
+    ]
+    for body in bodies:
         assert httpx.post(url, json=body, headers=headers).status_code == 400, body
     assert httpx.post(url, json={"channels": ALL}, headers={**headers, "last-event-id": "x"}).status_code == 400
     assert (
@@ -293,7 +294,7 @@ def test_a_socket_takes_commands(served: Clients) -> None:
 def test_the_runs_of_a_thread_are_joined(served: Clients) -> None:
     client = served.owner
     thread = client.threads.create()["thread_id"]
-    client.runs.wait(thread, "support", input={"log": ["x"]})
+    client.runs.wait(thread, "support", input=logged("x"))
     told: list[tuple[str, str]] = []
 
     def join() -> None:
@@ -307,7 +308,7 @@ def test_the_runs_of_a_thread_are_joined(served: Clients) -> None:
     until = time.monotonic() + SECONDS
     while not told and time.monotonic() < until:
         time.sleep(0.01)
-    client.runs.create(thread, "support", input={"log": ["y"]}, stream_mode=["updates"])
+    client.runs.create(thread, "support", input=logged("y"), stream_mode=["updates"])
     joined.join(SECONDS)
     assert [event for event, _ in told] == ["metadata", "run_done", "metadata", "updates", "updates", "run_done"]
     for number, (event, id) in enumerate(told[:-1]):

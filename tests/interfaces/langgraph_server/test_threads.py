@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,7 +23,7 @@ from langgraph_sdk.errors import (
 
 import holdfast
 from holdfast.langgraph import HoldfastSaver
-from tests.interfaces.langgraph_server.kit import Clients, approval, nested, serving, support
+from tests.interfaces.langgraph_server.kit import Clients, approval, nested, serving, support, values_of
 
 
 def has_shape(value: Any, kind: Any) -> bool:
@@ -37,6 +38,11 @@ def run_on(store: holdfast.Store, thread: str, graph: Any, state: Any) -> None:
     bound.invoke(state, {"configurable": {"thread_id": thread}})
 
 
+def copied(threads: Any, id: str) -> Any:
+    """Copy a thread, and return the copy: the client's type says that nothing is returned."""
+    return threads.copy(id)
+
+
 def test_a_server_says_that_it_is_there(clients: Clients) -> None:
     http = clients.owner.http
     assert http.get("/ok") == {"ok": True}
@@ -46,7 +52,7 @@ def test_a_server_says_that_it_is_there(clients: Clients) -> None:
 def test_a_thread_is_made_read_changed_and_deleted(clients: Clients) -> None:
     threads = clients.owner.threads
     made = threads.create(metadata={"user": "ada", "nested": {"a": 1, "b": 2}})
-    assert uuid.UUID(made["thread_id"])
+    uuid.UUID(made["thread_id"])  # raises an error for anything else
     assert has_shape(made, schema.Thread)
     assert (made["status"], made["values"], made["interrupts"]) == ("idle", None, {})
     id = made["thread_id"]
@@ -79,7 +85,7 @@ def test_states_of_a_thread_are_those_of_the_graph(clients: Clients) -> None:
     assert found["status"] == "interrupted"
     ((asked,),) = found["interrupts"].values()
     assert asked["value"] == {"question": "Who approves?"}
-    state = threads.get_state(id)
+    state: Any = threads.get_state(id)
     assert has_shape(state, schema.ThreadState)
     assert has_shape(state["checkpoint"], schema.Checkpoint)
     (task,) = state["tasks"]
@@ -96,7 +102,8 @@ def test_states_of_a_thread_are_those_of_the_graph(clients: Clients) -> None:
     earlier = threads.get_history(id, before=history[0]["checkpoint"], limit=1)
     assert earlier == history[1:2]
     assert threads.get_history(id, metadata={"source": "input"}) == history[2:]
-    assert threads.get_state(id, select=["next", "values.log"]) == {
+    chosen: Any = threads.get_state(id, select=["next", "values.log"])
+    assert chosen == {
         "next": ["ask"],
         "values": {"log": state["values"]["log"]},
     }
@@ -109,11 +116,12 @@ def test_the_state_of_a_subgraph_is_read(clients: Clients) -> None:
     threads.create(thread_id=id, graph_id="nested")
     run_on(clients.store, id, nested(), {"log": []})
     (task,) = threads.get_state(id, subgraphs=True)["tasks"]
-    inner = task["state"]
+    inner: Any = task["state"]
     assert has_shape(inner, schema.ThreadState)
     assert inner["next"] == ["ask"]
     assert inner["checkpoint"]["checkpoint_ns"].startswith("inner:")
-    (named,) = threads.get_state(id)["tasks"]
+    tasks: Any = threads.get_state(id)["tasks"]
+    (named,) = tasks
     assert named["state"] is None
     assert named["checkpoint"]["checkpoint_ns"] == inner["checkpoint"]["checkpoint_ns"]
     assert threads.get_state(id, checkpoint=named["checkpoint"])["values"] == inner["values"]
@@ -123,24 +131,24 @@ def test_a_state_is_changed_as_a_node_would(clients: Clients) -> None:
     threads = clients.owner.threads
     id = threads.create(graph_id="support")["thread_id"]
     run_on(clients.store, id, support(), {"log": ["begun"]})
-    before = threads.get_state(id)
+    before: Any = threads.get_state(id)
     made = threads.update_state(id, {"log": ["by hand"]}, as_node="reply")
     assert has_shape(made, schema.ThreadUpdateStateResponse)
-    after = threads.get_state(id)
+    after: Any = threads.get_state(id)
     assert after["checkpoint"]["checkpoint_id"] == made["checkpoint"]["checkpoint_id"]
     assert after["values"]["log"] == [*before["values"]["log"], "by hand"]
     branch = threads.update_state(id, {"log": ["aside"]}, as_node="plan", checkpoint=before["checkpoint"])
-    aside = threads.get_state(id, checkpoint=branch["checkpoint"])
+    aside: Any = threads.get_state(id, checkpoint=branch["checkpoint"])
     assert aside["values"]["log"] == [*before["values"]["log"], "aside"]
     assert aside["next"] == ["reply"]
 
 
 def test_a_thread_begins_with_the_states_of_steps(clients: Clients) -> None:
-    steps = [
+    steps: list[dict[str, Sequence[dict[str, Any]]]] = [
         {"updates": [{"values": {"log": ["given"]}, "as_node": "plan"}]},
         {"updates": [{"values": None, "command": {"update": {"log": ["commanded"]}}, "as_node": "plan"}]},
     ]
-    made = clients.owner.threads.create(graph_id="support", supersteps=steps)
+    made: Any = clients.owner.threads.create(graph_id="support", supersteps=steps)
     assert made["values"]["log"] == ["given", "commanded"]
     assert clients.owner.threads.get_state(made["thread_id"])["next"] == ["reply"]
 
@@ -149,7 +157,7 @@ def test_a_thread_is_copied_with_its_history(clients: Clients) -> None:
     threads = clients.owner.threads
     id = threads.create(graph_id="support", metadata={"user": "ada"})["thread_id"]
     run_on(clients.store, id, support(), {"log": []})
-    copy = threads.copy(id)
+    copy = copied(threads, id)
     assert copy["thread_id"] != id
     assert copy["metadata"] == threads.get(id)["metadata"]
     ids = [each["checkpoint"]["checkpoint_id"] for each in threads.get_history(id)]
@@ -171,7 +179,8 @@ def test_threads_are_found_by_metadata_values_and_status(clients: Clients) -> No
     assert [each["thread_id"] for each in by_name] == sorted(ids)[1:3]
     values = {"log": ["sought", "planned plainly", "replied"]}
     assert [each["thread_id"] for each in threads.search(metadata=mark, values=values)] == [ids[2]]
-    assert threads.search(ids=[ids[0], "missing"], select=["thread_id"]) == [{"thread_id": ids[0]}]
+    chosen: list[Any] = threads.search(ids=[ids[0], "missing"], select=["thread_id"])
+    assert chosen == [{"thread_id": ids[0]}]
     assert threads.search(metadata=mark, status="busy") == []
     assert len(threads.search(metadata=mark, status="idle")) == 5
 
@@ -181,7 +190,7 @@ def test_threads_of_programs_are_threads_like_others(clients: Clients) -> None:
     threads = clients.owner.threads
     assert [each["thread_id"] for each in threads.search(ids=["of-invoke"])] == ["of-invoke"]
     threads.update("of-invoke", metadata={"graph_id": "support"})
-    assert threads.get_state("of-invoke")["values"]["log"] == ["planned plainly", "replied"]
+    assert values_of(threads, "of-invoke")["log"] == ["planned plainly", "replied"]
     id = threads.create(graph_id="support", metadata={"who": "ada"})["thread_id"]
     run_on(clients.store, id, support(), {"log": []})
     assert [each.kind for each in clients.store.thread(id).log()] == ["loop", "loop", "loop", "input"]
@@ -197,7 +206,7 @@ def test_threads_are_pruned(clients: Clients) -> None:
         run_on(clients.store, id, support(), {"log": []})
     assert threads.prune(ids, strategy="keep_latest") == {"pruned_count": 2}
     assert [len(threads.get_history(id)) for id in ids] == [1, 1]
-    assert threads.get_state(ids[0])["values"]["log"] == ["planned plainly", "replied"]
+    assert values_of(threads, ids[0])["log"] == ["planned plainly", "replied"]
     assert threads.prune([*ids, "missing"]) == {"pruned_count": 2}
     assert threads.search(ids=ids) == []
 
@@ -205,11 +214,12 @@ def test_threads_are_pruned(clients: Clients) -> None:
 def test_what_is_not_possible_is_refused(clients: Clients) -> None:
     threads = clients.owner.threads
     id = threads.create()["thread_id"]
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: threads.create(ttl={"ttl": 5, "strategy": "keep_latest"}),
         lambda: threads.update(id, metadata={}, ttl={"ttl": 5, "strategy": "keep_latest"}),
         lambda: threads.get(id, include=["size"]),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UnprocessableEntityError):
             call()
     with pytest.raises(BadRequestError):
@@ -244,7 +254,7 @@ def test_an_identity_has_its_own_threads(clients: Clients) -> None:
     id = ada.create(graph_id="support", metadata={"suite": "own"})["thread_id"]
     ada.update_state(id, {"log": ["hers"]}, as_node="plan")
     assert clients.store.thread(id).owner() == "user:ada"
-    assert ada.get_state(id)["values"]["log"] == ["hers"]
+    assert values_of(ada, id)["log"] == ["hers"]
     assert [each["thread_id"] for each in ada.search(metadata={"suite": "own"})] == [id]
     assert ben.search(metadata={"suite": "own"}) == [] == ben.search(ids=[id])
     assert ben.count(metadata={"suite": "own"}) == 0
@@ -262,8 +272,8 @@ def test_an_identity_has_its_own_threads(clients: Clients) -> None:
             call()
     with pytest.raises((PermissionDeniedError, ConflictError)):
         ben.create(thread_id=id)
-    assert ada.get_state(id)["values"]["log"] == ["hers"]
-    copy = ada.copy(id)["thread_id"]
+    assert values_of(ada, id)["log"] == ["hers"]
+    copy = copied(ada, id)["thread_id"]
     assert clients.store.thread(copy).owner() == "user:ada"
 
 
@@ -296,7 +306,7 @@ def test_a_store_that_is_served_for_reading_is_not_changed(tmp_path: Any) -> Non
         run_on(store, "t", support(), {"log": []})
         with serving(store, {"support": support}, work=False, write=False) as clients:
             threads = clients.owner.threads
-            assert threads.get_state("t")["values"]["log"] == ["planned plainly", "replied"]
+            assert values_of(threads, "t")["log"] == ["planned plainly", "replied"]
             for call in (threads.create, lambda: threads.delete("t"), lambda: threads.update("t", metadata={})):
                 with pytest.raises(PermissionDeniedError):
                     call()

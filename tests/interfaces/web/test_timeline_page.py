@@ -99,6 +99,7 @@ def test_a_line_leads_to_what_it_is_about(served: ServedStore) -> None:
 
 
 def test_failures_have_the_results_of_tools_that_failed(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ""
     for query in ("", "&thread=weather-3", "&query=kind%3Acheckpoint+OR+kind%3Ahook", "&since=1h"):
         text = get(served, f"/timeline?errors=true{query}").text
         assert "tool failed: TimeoutError: no answer in 10 s" in text, query
