@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import constants_from_module
 
 from tests.support.nightly import mostly_nightly
 
@@ -51,7 +52,7 @@ def test_examples_do_not_depend_on_the_modules_that_are_loaded(tmp_path: Path, m
     __import__(_NAME)
     monkeypatch.setattr(providers, "_sys_modules_len", None)
     assert drawn() == before
-    constants = providers.constants_from_module(sys.modules.pop(_NAME))
+    constants = constants_from_module(sys.modules.pop(_NAME))
     monkeypatch.setattr(providers, "_get_local_constants", lambda: constants)
     providers.CONSTANTS_CACHE.cache.clear()
     assert any(_NAME in each for each in drawn()), "Hypothesis by itself draws them"
