@@ -154,7 +154,9 @@ def run_all(clients: Clients, part: ModuleType) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:`checkpoint_during` is deprecated:DeprecationWarning")
 @pytest.mark.time_limit(180)
-@pytest.mark.parametrize("part", [_async, _sync], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    "part", [pytest.param(_async, marks=pytest.mark.nightly, id="async"), pytest.param(_sync, id="sync")]
+)
 def test_published_examples_run(tmp_path: Path, part: ModuleType) -> None:
     with holdfast.open(tmp_path / "a.db") as store, serving(store, {"agent": agent, "other-graph": agent}) as clients:
         ran = run_all(clients, part)
