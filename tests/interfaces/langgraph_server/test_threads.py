@@ -22,6 +22,8 @@ from langgraph_sdk.errors import (
 )
 
 import holdfast
+from holdfast.engine.namespaces import thread_name
+from holdfast.interfaces.langgraph_server.threads import RECORD
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph_server.kit import Clients, approval, nested, serving, support, values_of
 
@@ -328,3 +330,15 @@ def test_threads_are_found_by_their_metadata_without_a_look_at_the_others(client
     assert len(threads.search(metadata={"text": 'a "quoted" \\ word'})) == 3
     assert threads.search(metadata={"user": "nobody"}) == []
     assert threads.count(metadata={"user": "bob-of-kelp"}) == 1
+
+
+def test_threads_are_found_by_metadata_of_before_a_prune_and_helpers_are_not(clients: Clients) -> None:
+    threads, store = clients.owner.threads, clients.store
+    threads.create(thread_id="pruned", metadata={"owner": "ivy"})
+    threads.update("pruned", metadata={"topic": "kelp"})
+    store.maintenance.prune(prefix="pruned", keep_last=1)
+    assert len(store.thread(thread_name("pruned", RECORD)).log()) == 1
+    assert [each["thread_id"] for each in threads.search(metadata={"owner": "ivy"})] == ["pruned"]
+    threads.create(thread_id="temporary-ivy", metadata={"owner": "ivy"})
+    assert threads.get("temporary-ivy")["metadata"] == {"owner": "ivy"}
+    assert [each["thread_id"] for each in threads.search(metadata={"owner": "ivy"})] == ["pruned"]

@@ -191,15 +191,18 @@ def _put_first(call: ClientCall, thread: str, state: Object) -> None:
 
 def note(call: ClientCall, thread: str, metadata: Object, **fields: Any) -> None:
     """Add entries to the metadata of a thread, and set other fields."""
-    if record_of(call, thread) is None:
+    record = record_of(call, thread)
+    if record is None:
         begun = call.store.thread(thread).info().created.isoformat()
         with suppress(ConflictError):
             state = {"metadata": metadata, "created_at": begun, **fields}
             _put_first(call, thread, state)
             return
     changes: dict[Any, Any] = {("metadata", key): value for key, value in metadata.items()}
+    known = {} if record is None else record.state["metadata"]
     line = call.store.thread(thread_name(thread, RECORD))
-    line.update(changes | fields, kind="client", metadata={_CLIENT: metadata} if metadata else None)
+    # All of it each time: the thread is still found by it when earlier checkpoints are pruned.
+    line.update(changes | fields, kind="client", metadata={_CLIENT: {**known, **metadata}})
 
 
 @THREADS.post("/threads", status=200)
@@ -361,9 +364,14 @@ def _candidates(call: ClientCall, metadata: Object | None) -> Iterable[str]:
             continue
         found = call.store.threads(where=f"meta.{_CLIENT}.{key}={text}", limit=_FEW, scan_limit=4 * _FEW)
         if found.next is None:
-            roots = dict.fromkeys(split_name(each.thread)[0] for each in found)
-            return sorted(roots, key=lambda name: (_updated(call, name), name), reverse=True)
+            roots = {split_name(each.thread)[0] for each in found}
+            return sorted(filter(_is_listed, roots), key=lambda name: (_updated(call, name), name), reverse=True)
     return _names(call)
+
+
+def _is_listed(thread: str) -> bool:
+    """Return whether a thread is no helper of the server's own: of a cron, or of a run without a thread."""
+    return not thread.startswith((CRON_THREADS, TEMPORARY))
 
 
 def _updated(call: ClientCall, thread: str) -> datetime:
@@ -382,7 +390,7 @@ def _names(call: ClientCall) -> Iterator[str]:
         page = call.store.threads(order="updated", limit=200, cursor=cursor)
         for each in page:
             root, _ = split_name(each.thread)
-            if root not in seen and not root.startswith((CRON_THREADS, TEMPORARY)):
+            if root not in seen and _is_listed(root):
                 seen.add(root)
                 yield root
         if (cursor := page.next) is None:
