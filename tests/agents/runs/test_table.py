@@ -1,8 +1,9 @@
-"""Runs on a branch: a thread that is busy is copied as it was before."""
+"""Runs of a thread that is busy: on a branch, which is copied as it was before; and behind a run that waits."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import holdfast
 from holdfast import Store
 from holdfast.agents.runs.table import RunTable
 from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, DeniedError, InvalidError
 from tests.agents.runs.graphs import asking, chain, logging_nodes
@@ -63,6 +65,8 @@ def test_a_thread_without_a_checkpoint_and_one_that_is_free(tmp_path: Path) -> N
         assert store.thread(other.thread).get().state["log"] == ["x", "n0", "n1"]
         with pytest.raises(InvalidError, match="branches"):
             store.runs.submit(None, agent="a", on_busy="branch")
+        with pytest.raises(InvalidError, match="wait for each other"):
+            store.runs.submit(None, agent="a", on_busy="pass")
 
 
 def test_a_busy_thread_whose_beginning_was_pruned_is_not_copied(tmp_path: Path) -> None:
@@ -111,3 +115,74 @@ def test_the_branch_of_an_identity_is_its_own_and_is_erased_with_the_person(tmp_
         store.erasure.erase("ada")
         assert store.threads() == []
         assert store.runs.list() == []
+
+
+# Behind a run that waits for an answer ------------------------------------------------------------------------------
+
+
+def _states(store: Store, *ids: str) -> list[str]:
+    return [store.runs.get(id).state for id in ids]
+
+
+def test_a_run_passes_one_that_waits(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        busy, worker = _busy(store), store.worker(asking())
+        queued = store.runs.submit("t", {"log": ["c"]}, graph="asking").id
+        worker.run_due()
+        assert _states(store, busy, queued) == ["waiting", "queued"]  # the control: it waits for the answer
+        passing = store.runs.submit("t", {"log": ["d"]}, graph="asking", on_busy="pass").id
+        assert _states(store, busy, queued, passing) == ["cancelled", "queued", "queued"]
+        worker.run_due()  # also the one between begins to wait, and is passed
+        assert _states(store, busy, queued, passing) == ["cancelled", "cancelled", "waiting"]
+        store.runs.answer(passing, "2")
+        worker.run_due()
+        assert store.thread("t").get().state["log"] == [*FIRST, "b", "n0", "c", "n0", "d", "n0", "answered 2", "n1"]
+        assert _states(store, passing) == ["done"]
+        assert store.maintenance.verify().findings == []
+
+
+def test_a_run_that_begins_to_wait_while_another_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        first, worker = store.runs.submit("t", {"log": ["a"]}, graph="asking").id, store.worker(asking())
+        original, times = RunTable.conditions, list[int]()
+
+        async def conditions(self: RunTable, line: Line, attempts: Attempts) -> Any:
+            if not times:  # it was looked at, and was queued
+                worker.run_due()
+                assert _states(store, first) == ["waiting"]
+            times.append(attempts.count)
+            return await original(self, line, attempts)
+
+        monkeypatch.setattr(RunTable, "conditions", conditions)
+        second = store.runs.submit("t", {"log": ["b"]}, graph="asking", on_busy="pass").id
+        assert len(times) > 1
+        assert _states(store, first, second) == ["cancelled", "queued"]
+        worker.run_due()
+        assert _states(store, second) == ["waiting"]
+
+
+def test_what_follows_a_run_that_is_passed_is_submitted_once(tmp_path: Path) -> None:
+    told = list[str]()
+
+    @holdfast.workflow
+    def tell(id: str) -> None:
+        told.append(id)
+
+    with holdfast.open(tmp_path / "a.db") as store:
+        worker = store.worker(asking(), tell)
+        first = store.runs.submit("t", {"log": ["a"]}, graph="asking", then=tell).id
+        second = store.runs.submit("t", {"log": ["b"]}, graph="asking", on_busy="pass", then=tell).id
+        worker.run_due()
+        assert sorted(told) == [first, second]
+        third = store.runs.submit("t", {"log": ["c"]}, graph="asking", on_busy="pass").id
+        worker.run_due()
+        assert sorted(told) == [first, second]  # it was told when it asked
+        assert _states(store, first, second, third) == ["cancelled", "cancelled", "waiting"]
+
+
+def test_who_may_not_change_the_thread_passes_nobody(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        busy = _busy(store)
+        with pytest.raises(DeniedError):
+            store.as_identity(user="ben").runs.submit("t", {"log": []}, graph="asking", on_busy="pass")
+        assert _states(store, busy) == ["waiting"]

@@ -77,5 +77,5 @@ def test_a_question_is_answered(clients: Clients, transport: Any) -> None:
             await thread.run.respond("Bob")
             return await thread.output
 
-    values = asyncio.run(run())
-    assert values["log"] == ["planned plainly", "approved by Bob", "replied"]
+    for _ in range(3):  # the answer often comes before the run that asks has ended
+        assert asyncio.run(run())["log"] == ["planned plainly", "approved by Bob", "replied"]

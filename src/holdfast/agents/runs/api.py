@@ -105,16 +105,17 @@ class RunOperations:
 
         `input` is what the graph is invoked with; of a workflow or an agent the list of the arguments, or a dict of
         them by name. Without a thread, the run of a workflow has one of its own. If the thread has a run that is not
-        over, this one waits for its turn; with `on_busy="refuse"` it is a `ConflictError`, code `under-way`, with
-        `"replace"` others are cancelled, and with `"branch"` it works on a copy of the thread, as that was before the
-        run that is under way: its `thread` is the new one. With the `idempotency_key` of an earlier run,
-        that is returned. A run is attempted up to `attempts` times if it fails; it is begun at once, or `when` the time
-        has come, such as `"2h"` from now. When it is over, or its graph asks something, the workflow `then` is
-        submitted in the same batch, with the id of this run.
+        over, this one waits for its turn; with `on_busy="pass"` it does not wait for an answer: a run that asks
+        something is cancelled; with `"refuse"` it is a `ConflictError`, code `under-way`, with `"replace"` others are
+        cancelled, and with `"branch"` it works on a copy of the thread, as that was before the run that is under way:
+        its `thread` is the new one. With the `idempotency_key` of an earlier run, that is returned. A run is attempted
+        up to `attempts` times if it fails; it is begun at once, or `when` the time has come, such as `"2h"` from now.
+        When it is over, or its graph asks something, the workflow `then` is submitted in the same batch, with the id of
+        this run.
         """
         if on_busy not in ON_BUSY:
             raise InvalidError(f"on_busy cannot be {on_busy!r}"[:200], hint=f"Pass one of {', '.join(ON_BUSY)}")
-        if on_busy == "branch" and agent is not None:
+        if on_busy in ("branch", "pass") and agent is not None:
             raise InvalidError("an agent has no branches: its runs wait for each other", where=f"agent {agent!r}")
         now = self._handle.now()
         id = new_id(now)
@@ -139,6 +140,7 @@ class RunOperations:
             "" if key is None else key_digest(key),
             submitter=actor,
             then="" if then is None else self._name_of(then, None),
+            passes=on_busy == "pass",
         )
         async with AsyncExitStack() as permits:
             if self._access is not None:

@@ -41,11 +41,12 @@ class Part(NamedTuple):
 
 
 class _Listeners:
-    """Who waits for parts in this process, by run: a worker here need not be looked for."""
+    """Who waits for parts in this process, by run, and which runs a worker here does: those need not be looked for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: dict[str, set[Callable[[], None]]] = {}
+        self._here = set[str]()
 
     def add(self, id: str, wake: Callable[[], None]) -> None:
         with self._lock:
@@ -64,6 +65,20 @@ class _Listeners:
         for wake in waiting:
             wake()
 
+    def begin(self, id: str) -> None:
+        """Say that a worker here does a run, and wakes those who wait for each of its parts."""
+        self._here.add(id)
+        self.notify(id)
+
+    def end(self, id: str) -> None:
+        """Say that it does it no longer."""
+        self._here.discard(id)
+        self.notify(id)
+
+    def is_done_here(self, id: str) -> bool:
+        """Return whether a worker in this process does a run."""
+        return id in self._here
+
 
 listeners = _Listeners()
 
@@ -81,6 +96,7 @@ class PartLog:
         self._error: BaseException | None = None
         self._number = run(_last(table, held.line, held.stored.id))
         self._thread = WorkerThread("holdfast-parts", self._work, daemon=True)
+        listeners.begin(held.stored.id)
 
     def add(self, kind: str, data: bytes) -> None:
         """Add a part."""
@@ -100,6 +116,7 @@ class PartLog:
             self._is_closed = True
             self._ready.notify()
         self._thread.join()
+        listeners.end(self._held.stored.id)
         if self._error is not None:
             raise self._error
 

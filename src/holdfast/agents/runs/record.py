@@ -145,6 +145,8 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     submitter: str = ""
     then: str = ""
     """The workflow that is submitted when it is over."""
+    passes: bool = False
+    """Whether a run before it that waits is cancelled."""
 
     @classmethod
     def of(cls, row: Row) -> StoredRun:

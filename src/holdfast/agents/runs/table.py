@@ -59,15 +59,15 @@ from holdfast.history.log_walk import LogWalk
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import StoreHandle
 
-OnBusy: TypeAlias = Literal["queue", "refuse", "replace", "branch"]
-"""The reaction to a run of the same thread that is not over: wait for its end, raise `ConflictError`, cancel it, or
-work on a copy of the thread as it was before that."""
+OnBusy: TypeAlias = Literal["queue", "pass", "refuse", "replace", "branch"]
+"""The reaction to a run of the same thread that is not over: wait for its end, wait until it is over or asks something
+and then cancel it, raise `ConflictError`, cancel it at once, or work on a copy of the thread as it was before that."""
 
 _log = logging.getLogger("holdfast.runs")
 
 T = TypeVar("T")
 
-ON_BUSY: tuple[OnBusy, ...] = ("queue", "refuse", "replace", "branch")
+ON_BUSY: tuple[OnBusy, ...] = ("queue", "pass", "refuse", "replace", "branch")
 
 MAX_WAITING = 1000
 """How many runs of a thread may wait."""
@@ -273,6 +273,14 @@ class RunTable:
                 return _same(known, run, has_thread)
             cancelled: list[Change] = []
             ids = queue.ids
+            if ids and run.passes:
+                (first,) = await self.of_threads([(line.name, ids[0])])
+                if first is None:
+                    continue
+                if first.state == WAITING:
+                    await self._cancel_waiting(line, queue, first, attempts)
+                    continue
+                cancelled.append(first.unchanged(self.tenant))
             if ids and on_busy == "refuse":
                 raise ConflictError(
                     "the thread has a run that is not over",
@@ -305,6 +313,11 @@ class RunTable:
                 self.context.metrics.count("runs_total", run.graph, "submitted")
                 await ring(self.context, self.tenant)
                 return run
+
+    async def _cancel_waiting(self, line: Line, queue: ThreadQueue, run: StoredRun, attempts: Attempts) -> None:
+        """Cancel the run whose turn it is on a thread, unless it was changed meanwhile."""
+        batch = [*await self.conditions(line, attempts), *await self.ended(run, queue, CANCELLED)]
+        await recorded(self.handle.engine, line, "cancel-run", {"run": run.id})(batch)
 
     def branch_line(self, line: Line, id: str) -> Line:
         """Return the line of the thread that a run works on whose own thread is busy."""
@@ -470,7 +483,7 @@ class RunTable:
                 }
                 queued = run.changed(state=QUEUED, due=now, deaths=deaths)
                 new = queued if deaths < MAX_DEATHS else await self._over(run, FAILED, deaths=deaths, **dead)
-                if not await self._replace(HeldRun(run, claim), new, over[:1]):
+                if not await self._replace(HeldRun(run, claim), await self.queue(line), new, over[:1]):
                     return None
                 self.context.metrics.count("runs_total", run.graph, FAILED if new.state == FAILED else "recovered")
                 return new
@@ -583,7 +596,10 @@ class RunTable:
 
         async def store() -> bool:
             nonlocal new, unless
-            if await self._replace(held, new, [held.claim.condition(), *unless], removes=removes):
+            queue = await self.queue(held.line)
+            if new.state == WAITING and await self._is_passed(held.line, queue):
+                new = await self._over(held.stored, CANCELLED)
+            if await self._replace(held, queue, new, [held.claim.condition(), *unless], removes=removes):
                 return True
             (stored,) = await self.of_threads([(held.line.name, new.id)])
             if stored == new or (removes and stored is None):
@@ -600,11 +616,21 @@ class RunTable:
         self.context.metrics.count("runs_total", new.graph, "retried" if new.state == QUEUED else new.state)
         return new
 
+    async def _is_passed(self, line: Line, queue: ThreadQueue) -> bool:
+        """Return whether a run on a thread that begins to wait holds up one that does not wait for its answer."""
+        following = await self.of_threads([(line.name, id) for id in queue.ids[1:2]])
+        return any(each is not None and each.passes for each in following)
+
     async def _replace(
-        self, held: HeldRun, new: StoredRun, conditions: Sequence[Change], *, removes: bool = False
+        self,
+        held: HeldRun,
+        queue: ThreadQueue,
+        new: StoredRun,
+        conditions: Sequence[Change],
+        *,
+        removes: bool = False,
     ) -> bool:
         """Replace a run that is running by a later version, which is not. Returns False if others changed something."""
-        queue = await self.queue(held.line)
         batch = [*conditions, *held.stored.changes_to(new, self.tenant, is_next=True), *held.claim.end()]
         batch += [*await self._leave(queue, held.line, new), *await self._followed(held.stored, new)]
         if removes:

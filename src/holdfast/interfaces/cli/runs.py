@@ -74,7 +74,7 @@ def show(session: CliContext, run: str) -> None:
 @click.option("--when", metavar="TIME", help="When it is begun, such as 2h from now.")
 @click.option(
     "--on-busy",
-    type=click.Choice(("queue", "refuse", "replace", "branch")),
+    type=click.Choice(("queue", "pass", "refuse", "replace", "branch")),
     default="queue",
     help="If the thread has a run.",
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast._structs import convert
+from holdfast.agents.runs.record import RUNNING
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http.routes import Input
 from holdfast.interfaces.langgraph_server.assistants import Object, find_assistant
@@ -16,7 +18,11 @@ from holdfast.interfaces.langgraph_server.routes import ClientCall
 from holdfast.interfaces.langgraph_server.runs import RunRequest, submit
 from holdfast.interfaces.langgraph_server.shapes import checkpoint_json
 from holdfast.interfaces.langgraph_server.thread_events import last_number
-from holdfast.interfaces.langgraph_server.threads import graph_of, of_graph, place, record_of, require
+from holdfast.interfaces.langgraph_server.threads import graph_of, of_graph, place, record_of, require, runs_on
+
+_ABOUT_TO_ASK, _PAUSE = 2.0, 0.02
+"""For how long an answer waits for its question, and the pauses between two looks, in seconds: a client has a question
+before its thread does, where the graph that asks is in another one."""
 
 
 class _NoSuchInterruptError(InvalidError):
@@ -141,11 +147,14 @@ def _respond(call: ClientCall, thread: str, given: _Respond) -> Object:
     if not answers:
         raise InvalidError("the command answers nothing", hint="Give it an interrupt_id, or responses")
     require(call, thread)
-    asked = _pending(call, thread)
-    if not asked:
-        raise InvalidError("the thread asks nothing", where=f"thread {thread!r}"[:100])
-    if unknown := {each.interrupt_id for each in answers} - set(asked):
-        raise _NoSuchInterruptError(f"the thread does not ask {min(unknown)!r}"[:100])
+    answered, deadline = {each.interrupt_id for each in answers}, time.monotonic() + _ABOUT_TO_ASK
+    while unknown := answered.difference(asked := _pending(call, thread)):
+        if time.monotonic() < deadline and any(each.state == RUNNING for each in runs_on(call, thread)):
+            time.sleep(_PAUSE)
+        elif asked:
+            raise _NoSuchInterruptError(f"the thread does not ask {min(unknown)!r}"[:100])
+        else:
+            raise InvalidError("the thread asks nothing", where=f"thread {thread!r}"[:100])
     record = record_of(call, thread)
     known = {} if record is None else record.state["metadata"]
     command = {"resume": {each.interrupt_id: each.response for each in answers}}

@@ -502,7 +502,7 @@ _ALL = (
             "agent": Setting(str, "the agent that works, in place of a graph"),
             "thread": Setting(str, "the thread that it works on; without one, each run has its own"),
             "input": Setting(dict, "the input of the graph, or the arguments of the workflow"),
-            "on_busy": Setting(str, "what happens if the thread has a run: queue, refuse, replace or branch"),
+            "on_busy": Setting(str, "what happens if the thread has a run: queue, pass, refuse, replace or branch"),
         },
         _check_submit,
         reaches_out=False,
