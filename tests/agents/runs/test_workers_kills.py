@@ -334,13 +334,22 @@ _SMALL = ("sqlite", 20, 4, 2, 0)
     mostly_nightly(
         [
             _SMALL,
+            ("sqlite", 300, 30, 4, 0),
+            ("postgres", 200, 20, 8, 2),
+            ("mongodb", 100, 10, 4, 1),
+            ("redis", 100, 10, 4, 1),
+        ],
+        daily=[_SMALL],
+    )
+    + [
+        pytest.param(*case, marks=pytest.mark.torture)
+        for case in (
             ("sqlite", 2000, 200, 4, 0),
             ("postgres", 2000, 200, 8, 5),
             ("mongodb", 500, 50, 4, 2),
             ("redis", 500, 50, 4, 2),
-        ],
-        daily=[_SMALL],
-    ),
+        )
+    ],
 )
 def test_workers_that_are_killed_and_stopped_do_all_runs(
     tmp_path: Path, kind: str, runs: int, strikes: int, workers: int, restarts: int

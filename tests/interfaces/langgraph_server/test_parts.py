@@ -29,6 +29,7 @@ from holdfast.engine.row_format import Line
 from tests import servers
 from tests.interfaces.http.kit import SECONDS
 from tests.interfaces.langgraph_server.kit import Chat, Clients, logged, serving, support
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 
 _CODE = """
@@ -89,6 +90,7 @@ def test_streams_go_on_when_a_worker_is_killed(tmp_path: Path) -> None:
             while len(list(store.runs.list(state="running"))) < 20:
                 await asyncio.sleep(0.05)
             first.send_signal(signal.SIGKILL)
+            count_kill()
             return await asyncio.gather(*begun)
 
         with working(tmp_path) as first, working(tmp_path):

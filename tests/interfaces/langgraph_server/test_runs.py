@@ -401,6 +401,9 @@ def test_threads_that_nobody_waited_for_are_deleted(clients: Clients, monkeypatc
     assert made["thread_id"] in temporary(clients)  # its end was a moment ago
     monkeypatch.setattr(served_runs, "_ABANDONED", timedelta(0))
     runs.wait(None, "support", input=HELLO)
+    assert made["thread_id"] in temporary(clients)  # it was looked for them a moment ago
+    monkeypatch.setattr(served_runs, "_SWEEP_EVERY", 0.0)
+    runs.wait(None, "support", input=HELLO)
     assert made["thread_id"] not in temporary(clients)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from holdfast.interfaces.langgraph_server import thread_events
 from tests import servers
 from tests.interfaces.http.kit import SECONDS
 from tests.interfaces.langgraph_server.kit import Chat, Clients, logged, serving, support
-from tests.interfaces.langgraph_server.test_parts import leaky
+from tests.interfaces.langgraph_server.test_parts import leaky, working
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 
 GIVEN = {"messages": [{"role": "user", "content": "hello"}]}
@@ -219,6 +222,31 @@ def test_events_are_the_same_on_every_store(tmp_path: Path, kind: str) -> None:
         events = list(follow(clients, token, "t"))
         assert list(follow(clients, token, "t", since=events[3]["seq"])) == events[4:]
         assert {each["method"] for each in events} >= {"values", "updates", "messages", "lifecycle", "custom"}
+
+
+@pytest.mark.nightly
+@pytest.mark.time_limit(300)
+def test_streams_go_on_when_a_worker_is_killed(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store, serving(store, {"support": support}, work=False) as clients:
+        token = clients.served.token
+
+        def one(number: int) -> list[dict[str, Any]]:
+            start(clients, token, f"t{number}", given={**GIVEN, "pause": 3.0})
+            return list(follow(clients, token, f"t{number}"))
+
+        with ThreadPoolExecutor(20) as pool, working(tmp_path) as first, working(tmp_path):
+            begun = [pool.submit(one, number) for number in range(20)]
+            while len(list(store.runs.list(state="running"))) < 20:
+                time.sleep(0.05)
+            first.send_signal(signal.SIGKILL)
+            count_kill()
+            found = [each.result() for each in begun]
+        assert max(run.attempts for run in store.runs.list()) > 1  # the control: some were taken up
+        for number, events in enumerate(found):
+            assert events[-1]["params"]["data"]["event"] == "completed"
+            last = [each["params"]["data"] for each in events if each["method"] == "values"][-1]
+            assert last["messages"][-1]["content"] == "You said hello"
+            assert list(follow(clients, token, f"t{number}", since=0)) == events  # none is lost, none came twice
 
 
 def test_what_is_wrong_is_refused(served: Clients) -> None:

@@ -86,14 +86,10 @@ class _Cron(msgspec.Struct, kw_only=True):
         return str(parse_schedule(" ".join([*fields, *([self.timezone] if self.timezone else [])])))
 
 
-class _CronRequest(Input):
-    """What a client sends to have a graph run by the clock. All but the first ones is asked for each run."""
+class _CronFields(Input, kw_only=True):
+    """What a client says of the runs of a cron, when it makes or changes it."""
 
-    schedule: str
-    assistant_id: str
     timezone: str | None = None
-    end_time: str | None = None
-    enabled: bool = True
     on_run_completed: Literal["delete", "keep"] | None = None
     input: Any = None
     config: Object | None = None
@@ -101,13 +97,22 @@ class _CronRequest(Input):
     metadata: Object | None = None
     interrupt_before: Nodes = None
     interrupt_after: Nodes = None
-    checkpoint_during: bool | None = None
     webhook: str | None = None
-    multitask_strategy: Literal["reject", "interrupt", "rollback", "enqueue"] | None = None
     stream_mode: str | list[str] | None = None
     stream_subgraphs: bool | None = None
     stream_resumable: bool | None = None
     durability: Literal["sync", "async", "exit"] | None = None
+
+
+class _CronRequest(_CronFields, kw_only=True):
+    """What a client sends to have a graph run by the clock."""
+
+    schedule: str
+    assistant_id: str
+    end_time: str | None = None
+    enabled: bool = True
+    checkpoint_during: bool | None = None
+    multitask_strategy: Literal["reject", "interrupt", "rollback", "enqueue"] | None = None
 
 
 def _payload(given: Mapping[str, Any]) -> Object:
@@ -251,25 +256,12 @@ _add("/runs/crons", create_cron)
 _add("/threads/{thread_id}/runs/crons", create_cron)
 
 
-class _CronUpdate(Input):
+class _CronUpdate(_CronFields, kw_only=True):
     """What a client changes of a cron. Only an `end_time` of null says something: there is none any more."""
 
     schedule: str | None = None
-    timezone: str | None = None
     end_time: str | msgspec.UnsetType | None = msgspec.UNSET
     enabled: bool | None = None
-    on_run_completed: Literal["delete", "keep"] | None = None
-    input: Any = None
-    config: Object | None = None
-    context: Object | None = None
-    metadata: Object | None = None
-    interrupt_before: Nodes = None
-    interrupt_after: Nodes = None
-    webhook: str | None = None
-    stream_mode: str | list[str] | None = None
-    stream_subgraphs: bool | None = None
-    stream_resumable: bool | None = None
-    durability: Literal["sync", "async", "exit"] | None = None
 
 
 def update_cron(call: ClientCall, cron_id: str, **given: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import msgspec
 from starlette.requests import Request
@@ -20,6 +22,7 @@ from holdfast.agents.runs.record import QUEUED, RUNNING, WAITING, Run
 from holdfast.engine.namespaces import split_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
+from holdfast.interfaces.http.service import Service
 from holdfast.interfaces.langgraph.client_runs import MODES, ClientRun, interrupt_json, to_command, to_json
 from holdfast.interfaces.langgraph.protocol_stream import PROTOCOL_MODES
 from holdfast.interfaces.langgraph_server.assistants import Limit, Object, Offset, find_assistant
@@ -51,11 +54,14 @@ _STATUSES = {
     "failed": "error",
     "cancelled": "interrupted",
 }
-_BUSY = {"reject": "refuse", "enqueue": "queue", "interrupt": "replace", "rollback": "replace"}
+_BUSY = {"reject": "refuse", "enqueue": "pass", "interrupt": "replace", "rollback": "replace"}
 _CONFIG = ("configurable", "metadata", "tags", "recursion_limit", "max_concurrency", "run_name")
 
 _SHORTEST, _LONGEST = 0.02, 0.25
 """The pauses between two looks for parts that a worker elsewhere stores, in seconds."""
+
+_HERE = 1.0
+"""The longest pause where the worker is in this process, and says when there are any."""
 
 _MAX_BATCH = 100
 
@@ -70,6 +76,9 @@ _MAX_EACH = 250
 
 _ABANDONED = timedelta(minutes=10)
 """How long after its end the thread of a run is deleted whose end nobody waited for."""
+
+_SWEEP_EVERY = 60.0
+"""The least time in seconds between two looks for such threads."""
 
 _CALLED = timedelta(hours=2)
 """For how long the thread of a run whose webhook could not be called stays beyond that."""
@@ -202,9 +211,10 @@ def submit(
     if record is None or not about.items() <= record.state["metadata"].items():
         note(call, id, about)
     others = runs_on(call, id)
-    for each in others:
-        if each.state == WAITING:  # the new run answers, or goes on without an answer
-            call.store.runs.cancel(each.id)
+    if strategy == "reject":
+        for each in others:
+            if each.state == WAITING:  # it is over for clients: the new run answers, or goes on without an answer
+                call.store.runs.cancel(each.id)
     if strategy == "rollback":
         for each in others:
             if each.state in (QUEUED, RUNNING):
@@ -230,9 +240,15 @@ def new_thread(id: str, on_completion: str | None) -> str:
     return id if on_completion == "keep" else f"{TEMPORARY}{id}"
 
 
+_last_sweeps = WeakKeyDictionary[Service, float]()
+
+
 def _sweep(call: ClientCall) -> None:
     """Delete the threads of runs without one that ended a while ago, and that nobody waited for."""
-    store = call.service.store
+    store, now = call.service.store, time.monotonic()
+    if now - _last_sweeps.get(call.service, -_SWEEP_EVERY) < _SWEEP_EVERY:
+        return
+    _last_sweeps[call.service] = now
     until = datetime.now(UTC) - _ABANDONED
     for each in store.threads(prefix=TEMPORARY, limit=50):
         thread, _ = split_name(each.thread)
@@ -365,6 +381,7 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
             if run.is_over or run.state == "waiting":
                 yield run
                 return
+            pause = _HERE if listeners.is_done_here(run.id) else pause
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), pause)
             quiet, pause = quiet + pause, min(2 * pause, _LONGEST)

@@ -24,7 +24,7 @@ _STEP = 4
 """How many numbers a part has: its own, that of an end after it, and those of a run that goes on after that."""
 
 _SHORTEST, _LONGEST, _IDLE = 0.02, 0.25, 1.0
-"""The pauses between two looks, in seconds: while a run goes on, and where none does."""
+"""The pauses between two looks, in seconds: while a worker elsewhere does a run, and where there is no such run."""
 
 _HEARTBEAT = 15.0
 """After so many seconds without a moment a client is sent a comment, and its token is looked at again."""
@@ -84,6 +84,8 @@ async def follow_thread(
             if found:
                 pause, quiet = _SHORTEST, 0.0
                 continue
+            is_here = place.run is not None and listeners.is_done_here(place.run.id)
+            pause = _IDLE if is_here else pause
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), pause)
                 pause = _SHORTEST
