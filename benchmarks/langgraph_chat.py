@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.sqlite import SqliteSaver
+
 import holdfast
 from benchmarks.langgraph_checks import check_messages, check_saver
 from benchmarks.langgraph_log import counted
@@ -16,7 +19,7 @@ from benchmarks.langgraph_savers import MEMORY, ON_DISK, OURS, REFERENCE, SAVERS
 from benchmarks.langgraph_work import DOCUMENT, Chat
 from benchmarks.measure import Cost, Curve, Figure, Job, Meter, Result, Row, cost, costs, turns, typical
 from benchmarks.store_cases import folder
-from holdfast.interfaces.langgraph.databases import import_database
+from holdfast.interfaces.langgraph.databases import export_database, import_database
 
 _TURNS = 500
 _BLOCK = 25
@@ -173,8 +176,10 @@ def chat_of_500_turns() -> Result:
             )
             for name, run in runs.items()
         ]
-        figure, row = _imported(runs[SQLITE].path, f"{place}/imported.db")
-    return Result([*figures, figure], [*rows, row], [curve for run in runs.values() for curve in run.curves()])
+        there, row_there = _imported(runs[SQLITE].path, f"{place}/imported.db")
+        back, row_back = _exported(f"{place}/imported.db", f"{place}/exported.db", runs[SQLITE].path)
+    curves = [curve for run in runs.values() for curve in run.curves()]
+    return Result([*figures, there, back], [*rows, row_there, row_back], curves)
 
 
 def _imported(theirs: str, ours: str) -> tuple[Figure, Row]:
@@ -186,6 +191,23 @@ def _imported(theirs: str, ours: str) -> tuple[Figure, Row]:
     figure = Figure("chat: disk, SqliteSaver / its import", disk(theirs) / disk(ours), "x", 250, None, note, goal=400)
     wall, cpu = (each / report.checkpoints for each in (meter.cost.wall, meter.cost.cpu))
     return figure, Row("import of the chat, per checkpoint", OURS, wall, cpu, disk=disk(ours))
+
+
+def _exported(ours: str, new: str, theirs: str) -> tuple[Figure, Row]:
+    """Export it back, and have LangGraph's saver read each checkpoint of both databases."""
+    with Meter() as meter, holdfast.open(ours) as store:
+        count = export_database(store, new, ())
+    with SqliteSaver.from_conn_string(theirs) as one, SqliteSaver.from_conn_string(new) as other:
+        equal = sum(_comparable(a) == _comparable(b) for a, b in zip(one.list(None), other.list(None), strict=True))
+    assert equal == count == 3 * _TURNS, f"{equal} of {count} checkpoints are as they were"
+    note = f"{count} checkpoints in {meter.cost.wall / 1000:.0f} s, {meter.cost.cpu / 1000:.0f} s of CPU, each equal"
+    figure = Figure("chat: disk, SqliteSaver / its export back", disk(theirs) / disk(new), "x", 0.9, None, note)
+    wall, cpu = (each / count for each in (meter.cost.wall, meter.cost.cpu))
+    return figure, Row("export of the chat, per checkpoint", OURS, wall, cpu, disk=disk(new))
+
+
+def _comparable(saved: CheckpointTuple) -> tuple[Any, ...]:
+    return (*saved[:4], sorted(saved.pending_writes or (), key=repr))
 
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:

@@ -361,15 +361,14 @@ def api_words() -> Iterator[str]:
     """The fields of everything that the Python API returns, and the parameters of its methods."""
     for root in (agents, engine, history, hooks, maintenance, schemas, security, state, store):
         modules = [importlib.import_module(each.name) for each in walk_packages(root.__path__, f"{root.__name__}.")]
-        for each in [value for module in modules for value in vars(module).values()]:
-            if isinstance(each, type):
-                for declared in ("_fields", "__dataclass_fields__", "__slots__"):
-                    found = getattr(each, declared, ())
-                    yield from found if isinstance(found, tuple | dict) else ()
-                for name, member in inspect.getmembers(each):
-                    yield name
-                    if inspect.isfunction(member):
-                        yield from inspect.signature(member).parameters
+        for each in {value for module in modules for value in vars(module).values() if isinstance(value, type)}:
+            for declared in ("_fields", "__dataclass_fields__", "__slots__"):
+                found = getattr(each, declared, ())
+                yield from found if isinstance(found, tuple | dict) else ()
+            for name, member in inspect.getmembers(each):
+                yield name
+                if inspect.isfunction(member):
+                    yield from inspect.signature(member).parameters
 
 
 WORDS = {*api_words()}

@@ -146,7 +146,9 @@ def test_fork_from_a_step_with_an_edited_message_and_resume(person: Person, writ
 
 
 def test_edit_a_value_where_it_is_in_the_state(person: Person, writable: ServedStore) -> None:
-    person.page.goto(f"{person.page.url}threads/chat-1?tab=state")
+    person.click(".needs a >> text=chat-1")
+    person.page.wait_for_selector(".row")
+    person.page.keyboard.press("2")
     person.click(".tree summary:has-text('plan')")
     leaf = person.page.locator(".tree .tree .node", has_text="goal")
     leaf.hover()
@@ -303,7 +305,8 @@ def test_erase_a_person(person: Person, writable: ServedStore) -> None:
 def test_delete_ticked_threads_by_keys(person: Person, writable: ServedStore) -> None:
     for number in range(2):
         writable.store.thread(f"trash-{number}").put({"n": number})
-    person.page.goto(f"{person.page.url}threads?prefix=trash-")
+    person.click(".rail >> text=Threads")
+    person.page.wait_for_selector("table.rows a >> text=trash-0")
     person.page.keyboard.press("j")
     person.page.keyboard.press("x")
     person.page.keyboard.press("j")
@@ -325,7 +328,7 @@ def test_delete_ticked_threads_by_keys(person: Person, writable: ServedStore) ->
 
 
 def test_a_key_opens_the_actions_and_escape_gives_the_focus_back(person: Person) -> None:
-    person.page.goto(f"{person.page.url}threads/chat-1")
+    person.click(".needs a >> text=chat-1")
     person.page.wait_for_selector(".row")
     person.page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
     person.page.keyboard.press("a")
