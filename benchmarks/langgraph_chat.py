@@ -16,12 +16,14 @@ import holdfast
 from benchmarks.langgraph_checks import check_messages, check_saver
 from benchmarks.langgraph_log import counted
 from benchmarks.langgraph_savers import MEMORY, ON_DISK, OURS, REFERENCE, SAVERS, SQLITE, disk
-from benchmarks.langgraph_work import DOCUMENT, Chat
+from benchmarks.langgraph_work import DOCUMENT, Chat, thread
 from benchmarks.measure import Cost, Curve, Figure, Job, Meter, Result, Row, cost, costs, turns, typical
 from benchmarks.store_cases import folder
 from holdfast.interfaces.langgraph.databases import export_database, import_database
 
 _TURNS = 500
+_THREAD = "chat"
+"""The thread of it; another one is that of a check of the saver."""
 _BLOCK = 25
 """Turns that one saver makes before it is the next one's turn: noise shall hit all alike."""
 
@@ -185,7 +187,7 @@ def chat_of_500_turns() -> Result:
 def _imported(theirs: str, ours: str) -> tuple[Figure, Row]:
     """Import the database of SqliteSaver, which compares each checkpoint."""
     with Meter() as meter, holdfast.open(ours) as store:
-        report = import_database(store, theirs)
+        report = import_database(store, theirs, [_THREAD])
     assert (report.threads, report.checkpoints) == (1, 3 * _TURNS)
     note = f"{report.checkpoints} checkpoints in {meter.cost.wall / 1000:.0f} s, {meter.cost.cpu / 1000:.0f} s of CPU"
     figure = Figure("chat: disk, SqliteSaver / its import", disk(theirs) / disk(ours), "x", 250, None, note, goal=400)
@@ -198,7 +200,8 @@ def _exported(ours: str, new: str, theirs: str) -> tuple[Figure, Row]:
     with Meter() as meter, holdfast.open(ours) as store:
         count = export_database(store, new, ())
     with SqliteSaver.from_conn_string(theirs) as one, SqliteSaver.from_conn_string(new) as other:
-        equal = sum(_comparable(a) == _comparable(b) for a, b in zip(one.list(None), other.list(None), strict=True))
+        saved = zip(one.list(thread(_THREAD)), other.list(None), strict=True)
+        equal = sum(_comparable(each) == _comparable(found) for each, found in saved)
     assert equal == count == 3 * _TURNS, f"{equal} of {count} checkpoints are as they were"
     note = f"{count} checkpoints in {meter.cost.wall / 1000:.0f} s, {meter.cost.cpu / 1000:.0f} s of CPU, each equal"
     figure = Figure("chat: disk, SqliteSaver / its export back", disk(theirs) / disk(new), "x", 0.9, None, note)

@@ -631,6 +631,7 @@ def test_two_stores_answer_as_one_model_does(
     _check_places(plain)
 
 
+@pytest.mark.nightly  # by day, rows move in the tests above
 @pytest.mark.usefixtures("moving")
 class TestMovingRows(Histories, Writes, SyncOnly):
     """The suite on a store whose rows move at once."""

@@ -23,7 +23,7 @@ from tests.servers.http_proxy import Fault, HttpProxy
 from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.places import with_options
 from tests.servers.writers import Writers
-from tests.support.nightly import check_daily
+from tests.support.nightly import by_day, check_daily
 
 FAULTS = {
     "busy": Fault(503),
@@ -61,7 +61,7 @@ def test_some_answers_are_wrong(proxy: tuple[HttpProxy, str], fault: Fault) -> N
         writers = Writers(store, count=3)
         numbers = itertools.count()
         way.rule = lambda method, path: fault if method == "PUT" and next(numbers) % 3 == 1 else None
-        with writers.at_work(5):
+        with writers.at_work(by_day(5, 2)):
             pass
         assert way.faults > 3
         assert writers.failed == {}

@@ -36,7 +36,7 @@ def source() -> Store:
     return filled()
 
 
-@pytest.mark.parametrize("stride", mostly_nightly([1, 8], daily=[8]))
+@pytest.mark.parametrize("stride", mostly_nightly([1, 24], daily=[24]))
 def test_every_flipped_byte_is_found(tmp_path: Path, stride: int) -> None:
     source = store_on(MemoryBackend(), fold_every=2)
     for n in range(3):

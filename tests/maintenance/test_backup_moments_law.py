@@ -440,7 +440,7 @@ def test_every_moment_is_what_it_was_or_said_not_to_be(kind: str, tmp_path: Path
             context = opened._engine.context
             store = Store(Engine(EngineContext(context.stored, clock=clock)), "")
             history = History(store, clock, folder, f"{kind} {seed}")
-            history.run(by_day(60, 24))
+            history.run(by_day(60, 16))
             for time, _ in history.model.covered():
                 try:
                     check(history, time)

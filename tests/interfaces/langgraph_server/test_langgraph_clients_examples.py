@@ -154,9 +154,8 @@ def run_all(clients: Clients, part: ModuleType) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:`checkpoint_during` is deprecated:DeprecationWarning")
 @pytest.mark.time_limit(180)
-@pytest.mark.parametrize(
-    "part", [pytest.param(_async, marks=pytest.mark.nightly, id="async"), pytest.param(_sync, id="sync")]
-)
+@pytest.mark.nightly  # by day, every method is called by the suite
+@pytest.mark.parametrize("part", [_async, _sync], ids=["async", "sync"])
 def test_published_examples_run(tmp_path: Path, part: ModuleType) -> None:
     with holdfast.open(tmp_path / "a.db") as store, serving(store, {"agent": agent, "other-graph": agent}) as clients:
         ran = run_all(clients, part)

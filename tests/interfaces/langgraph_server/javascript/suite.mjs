@@ -83,7 +83,10 @@ await part("threads", async () => {
   await refused(404, threads.get(own));
   await refused(404, threads.delete(own));
   await refused(404, threads.update(own, { metadata: {} }));
-  await refused(422, threads.create({ ttl: 10 }));
+  await refused(422, threads.create({ ttl: { ttl: 5, strategy: "keep_latest" } }));
+  const short = await threads.create({ ttl: 10 });
+  assert.equal((await threads.get(short.thread_id)).thread_id, short.thread_id);
+  await threads.delete(short.thread_id);
 });
 
 await part("assistants", async () => {
@@ -161,7 +164,7 @@ await part("runs", async () => {
   await refused(404, runs.get(late, delayed.run_id));
   await refused(404, runs.wait(thread, "none", { input: {} }));
   await refused(404, runs.create(randomUUID(), "support", { input: {} }));
-  await refused(422, runs.create(thread, "support", { input: {}, webhook: "http://127.0.0.1:1/" }));
+  await refused(400, runs.create(thread, "support", { input: {}, webhook: "http://127.0.0.1:1/" }));
   const unknown = randomUUID();
   assert.ok(await runs.wait(unknown, "support", { input: said("new"), ifNotExists: "create" }));
   assert.equal((await threads.get(unknown)).thread_id, unknown);
