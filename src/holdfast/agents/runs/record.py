@@ -58,6 +58,10 @@ NEVER = 4_102_444_800 * 10**9
 """When a run is due that waits for a signal, however long that takes."""
 
 
+CLIENT = "␞client"
+"""The only key of the input of a run that a client of LangGraph submitted: what it asked for."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run: work on a thread, or of an agent, that was submitted.
 

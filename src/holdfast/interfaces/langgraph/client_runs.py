@@ -17,12 +17,10 @@ from langgraph.types import Command, Interrupt, Send
 
 from holdfast._structs import convert
 from holdfast.agents.runs.parts import PartLog
+from holdfast.agents.runs.record import CLIENT
 from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.interfaces.langgraph.protocol_stream import protocol_chunks
-
-MARK = "␞client"
-"""The only key of the input of a run that a client submitted."""
 
 MODES = (
     *("values", "updates", "messages", "messages-tuple", "custom"),
@@ -61,14 +59,14 @@ class ClientRun(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def as_input(self) -> dict[str, Any]:
         """Return the input of the run."""
-        return {MARK: msgspec.to_builtins(self)}
+        return {CLIENT: msgspec.to_builtins(self)}
 
     @classmethod
     def of(cls, given: Any) -> ClientRun | None:
         """Return what is asked for by an input; None if no client submitted it."""
-        if not isinstance(given, Mapping) or list(given) != [MARK]:
+        if not isinstance(given, Mapping) or list(given) != [CLIENT]:
             return None
-        return convert(given[MARK], cls)
+        return convert(given[CLIENT], cls)
 
 
 # Commands ---------------------------------------------------------------------------------------------------------

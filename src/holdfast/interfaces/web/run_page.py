@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.agents.runs.record import CLIENT
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
@@ -36,11 +37,14 @@ def run_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of a run shows."""
     runs = call.owned.runs
     run = runs.get(id)
+    given = run.input
+    if isinstance(given, Mapping) and list(given) == [CLIENT]:
+        given = given[CLIENT]
     return {
         "run": run,
         "steps": runs.steps(id),
         "events": runs.events(id)[::-1],
-        "input": "" if run.input is None else long_text(run.input, 4000)[0],
+        "input": "" if given is None else long_text(given, 4000)[0],
         "result": "" if run.result is None else long_text(run.result, 4000)[0],
         "change": _CHANGES.get(run.state, "") if call.service.may_write(call.caller) else "",
     }
