@@ -65,8 +65,8 @@ def test_runs_are_listed_followed_cancelled_and_retried_in_pages(serving: Served
     assert read(get(serving, f"/runs/{waits.id}")).suspicious == []
     assert get(serving, "/runs/none").status == 404
     asked = runs.submit("four", {CLIENT: {"assistant_id": "support", "input": HOSTILE}}, graph="support", when="1h")
-    page = get(serving, f"/runs/{asked.id}")
-    assert ("assistant_id" in page.text, CLIENT in page.text, read(page).suspicious) == (True, False, [])
+    shown = get(serving, f"/runs/{asked.id}")
+    assert ("assistant_id" in shown.text, CLIENT in shown.text, read(shown).suspicious) == (True, False, [])
     for change, run in (("retry", failed), ("cancel", failed), ("cancel", waits)):
         path = f"/runs/{run.id}/{change}"
         before = runs.get(run.id)

@@ -8,6 +8,9 @@ let key = crypto.randomUUID();
 /** @type {AbortController | null} */
 let loading = null;
 
+/** The next preview that is to be made. */
+let timer = 0;
+
 /** How often something was filled in: an answer to what the form was before is not shown. */
 let edits = 0;
 
@@ -71,7 +74,9 @@ async function preview(form, whole, submitter = null) {
     if (whole) { const again = part.querySelector("form"); form.replaceWith(part); if (again) form = again; }
     else form.querySelector("[data-preview]")?.replaceChildren(part);
   } catch (error) {
-    if (!(error instanceof DOMException && error.name === "AbortError")) banner("The server does not answer. What you typed is still here.");
+    if (error instanceof DOMException && error.name === "AbortError") return;
+    banner("The server does not answer. What you typed is still here.");
+    timer = window.setTimeout(() => preview(form, whole, submitter), 2000);
     return;
   }
   key = crypto.randomUUID();
@@ -132,7 +137,6 @@ document.addEventListener("keydown", (event) => {
   if (link instanceof HTMLElement) link.focus();
 });
 
-let timer = 0;
 document.addEventListener("input", (event) => {
   const input = event.target;
   if (!(input instanceof HTMLElement)) return;
@@ -145,6 +149,8 @@ document.addEventListener("input", (event) => {
   }
   edits += 1;
   clearTimeout(timer);
+  // What the button sends is what was filled in before: the next preview brings another one.
+  for (const each of form.querySelectorAll("button[data-apply]")) /** @type {HTMLButtonElement} */ (each).disabled = true;
   const whole = input.hasAttribute("data-whole");
   timer = window.setTimeout(() => preview(form, whole), whole ? 0 : 250);
 });
