@@ -148,6 +148,7 @@ def test_items_are_split_as_they_are_packed_alone(more: list[Any], others: bool,
     items = [*([HumanMessage("x" * 100, id="1"), AIMessage("y")] * 10), *(more if others else [])]
     data = msgpack.top(msgpack.join_array(list(map(msgpack.inner, codec.pack_items(items)))))
     assert msgpack.split_items(data.removeprefix(msgpack.ESCAPE)) == codec.pack_items(items)
+    assert msgpack.count_items(data.removeprefix(msgpack.ESCAPE)) == len(items)
     damaged = bytearray(data)
     damaged[at % len(data)] ^= change
     parts = split(bytes(damaged))

@@ -245,6 +245,11 @@ def split_array(data: bytes) -> list[bytes]:
     return _split(data, is_array(data))
 
 
+def count_items(data: bytes) -> int:
+    """Return how many items a packed list says that it has."""
+    return _next(data, 0)[1]
+
+
 def split_items(data: bytes) -> list[bytes]:
     """Split a packed list into its items, each in the form of a value on its own."""
     if len(data) > LONG:

@@ -15,7 +15,7 @@ from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
-from holdfast.engine.model.packed_state import as_items, as_map
+from holdfast.engine.model.packed_state import as_items, as_map, count_items
 from holdfast.engine.model.steps import Step
 from holdfast.engine.projection.rendering import RenderedMessage, in_common_form, is_hidden, messages
 from holdfast.engine.row_format import Line, open_step
@@ -232,10 +232,9 @@ def _amount(operation: Operation) -> str:
 
 def _value(packed: bytes) -> str:
     """Return the number of items, or a short value itself."""
-    items, entries = as_items(packed), as_map(packed)
-    if items is not None:
-        return f"[{len(items)}]"
-    if entries is not None:
+    if (count := count_items(packed)) is not None:
+        return f"[{count}]"
+    if (entries := as_map(packed)) is not None:
         return f"{{{len(entries)}}}"
     if len(packed) > _SHORT:
         return ""

@@ -230,6 +230,14 @@ def as_items(packed: Packed) -> list[bytes] | None:
     return msgpack.split_items(data) if msgpack.is_array(data) else None
 
 
+def count_items(packed: bytes) -> int | None:
+    """Return how many items a packed list has; None if it is not a list."""
+    if packed.startswith((msgpack.SHAPED_MARK, POINTER)):
+        return None
+    data = _not_empty(packed.removeprefix(msgpack.ESCAPE))
+    return msgpack.count_items(data) if msgpack.is_array(data) else None
+
+
 def as_map(packed: Packed) -> PackedMap | None:
     """Return the packed values of a dict in any form, by packed key; None if it is not a dict."""
     if isinstance(packed, dict):
