@@ -32,6 +32,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
+from holdfast import _hints  # noqa: F401 - else the first class that is read would load it
 from holdfast.codec import Codec, OpaqueValue, msgpack
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,18 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.agents.runs import table
+from holdfast.agents.runs.record import record_key
 from holdfast.agents.runs.table import RunTable
+from holdfast.backends.interface import Get, Put
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import REFS
+from holdfast.codec.envelope import BodyKind, wrap
 from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.context import EngineContext
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError, DeniedError, InvalidError
+from holdfast.errors import ConflictError, DeniedError, InvalidError, QuotaError
 from tests.agents.runs.graphs import asking, chain, logging_nodes
 
 FIRST = ["a", "n0", "answered 1", "n1"]
@@ -159,6 +167,88 @@ def test_a_run_that_begins_to_wait_while_another_is_submitted(tmp_path: Path, mo
         assert _states(store, first, second) == ["cancelled", "queued"]
         worker.run_due()
         assert _states(store, second) == ["waiting"]
+
+
+def test_any_run_behind_may_pass_one_that_begins_to_wait(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        first, second = (store.runs.submit("t", {"log": [each]}, graph="asking").id for each in "ab")
+        third = store.runs.submit("t", {"log": ["c"]}, graph="asking", on_busy="pass").id
+        store.worker(asking()).run_due()
+        assert _states(store, first, second, third) == ["cancelled", "cancelled", "waiting"]
+        assert {store.runs.get(each).error_code for each in (first, second)} == {"passed"}
+
+
+def test_a_run_for_later_passes_nobody_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        busy, worker = _busy(store), store.worker(asking())
+        later = store.runs.submit("t", {"log": ["c"]}, graph="asking", on_busy="pass", when="2h").id
+        assert _states(store, busy) == ["waiting"]
+        store.runs.answer(busy, "2")
+        worker.run_due()
+        other = store.runs.submit("t", {"log": ["d"]}, graph="asking").id  # due before that
+        worker.run_due()
+        assert _states(store, busy, other, later) == ["done", "waiting", "queued"]
+        now = time.time_ns()
+        monkeypatch.setattr(EngineContext, "clock", lambda _: now + 3 * 3600 * 10**9)
+        worker.run_due()  # it settles what waits
+        worker.run_due()
+        assert _states(store, other, later) == ["cancelled", "waiting"]
+
+
+def test_a_run_that_is_done_again_passes_one_that_waits(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        first = store.runs.submit("t", {"log": ["a"]}, graph="asking", on_busy="pass").id
+        store.runs.cancel(first)
+        busy, worker = _busy(store), store.worker(asking())
+        store.runs.retry(first)
+        worker.run_due()
+        worker.run_due()
+        assert _states(store, busy, first) == ["cancelled", "waiting"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "while it ends"])
+def test_a_run_that_was_answered_is_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        first, worker = store.runs.submit("t", {"log": ["a"]}, graph="asking").id, store.worker(asking())
+        original = RunTable.finish
+
+        async def finish(self: RunTable, held: Any, state: Any, **fields: Any) -> Any:
+            if state == "waiting":
+                monkeypatch.setattr(RunTable, "finish", original)
+                store.thread("t").answer("1")  # it is asked already
+                if not before:
+                    store.runs.submit("t", {"log": ["b"]}, graph="asking", on_busy="pass")
+            return await original(self, held, state, **fields)
+
+        monkeypatch.setattr(RunTable, "finish", finish)
+        worker.run_due()
+        if before:
+            store.runs.submit("t", {"log": ["b"]}, graph="asking", on_busy="pass")
+        worker.run_due()
+        worker.run_due()
+        assert _states(store, first) == ["done"]
+        assert store.thread("t").get().state["log"] == ["a", "n0", "answered 1", "n1", "b", "n0"]
+
+
+def test_a_run_that_is_refused_passes_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        busy = _busy(store)
+        store.runs.submit("t", {"log": ["c"]}, graph="asking")
+        monkeypatch.setattr(table, "MAX_WAITING", 1)
+        with pytest.raises(QuotaError):
+            store.runs.submit("t", {"log": ["d"]}, graph="asking", on_busy="pass")
+        assert _states(store, busy) == ["waiting"]
+
+
+def test_a_damaged_run_passes_nobody(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        first = store.runs.submit("t", {"log": ["a"]}, graph="asking").id
+        second = store.runs.submit("t", {"log": ["b"]}, graph="asking", on_busy="pass").id
+        backend, key = store._handle.engine.context.backend, record_key(Line("", "t"), second)
+        (rows,) = run(backend.read([Get(REFS, [key])]))
+        run(backend.apply([Put(REFS, rows[0]._replace(body=wrap(b"\xc1", codec=BodyKind.RAW)))]))
+        store.worker(asking()).run_due()
+        assert _states(store, first) == ["waiting"]
 
 
 def test_what_follows_a_run_that_is_passed_is_submitted_once(tmp_path: Path) -> None:

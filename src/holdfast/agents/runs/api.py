@@ -149,7 +149,7 @@ class RunOperations:
                     await permits.enter_async_context(self._access.submitting(self._table.branch_line(line, id)))
             if agent is not None:
                 stored = msgspec.structs.replace(stored, graph=await self._class_of(agent, name))
-            if on_busy == "refuse":
+            if on_busy == "refuse" or (stored.passes and stored.due <= now):
                 for first in (await self._table.queue(line)).ids[:1]:
                     await settle(self._table, first, holds_up=True)
             has_thread = thread is not None or agent is not None

@@ -62,6 +62,10 @@ CLIENT = "␞client"
 """The only key of the input of a run that a client of LangGraph submitted: what it asked for."""
 
 
+PASSED = "passed"
+"""The code of the error of a run that was cancelled since a later one does not wait for its answer."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run: work on a thread, or of an agent, that was submitted.
 

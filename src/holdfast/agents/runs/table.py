@@ -18,6 +18,7 @@ from holdfast.agents.runs.record import (
     FAILED,
     NEVER,
     NO_VALUE,
+    PASSED,
     QUEUED,
     RUNNING,
     WAITING,
@@ -56,6 +57,7 @@ from holdfast.errors import (
     QuotaError,
 )
 from holdfast.history.log_walk import LogWalk
+from holdfast.history.thread_status import is_answered
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import StoreHandle
 
@@ -68,6 +70,9 @@ _log = logging.getLogger("holdfast.runs")
 T = TypeVar("T")
 
 ON_BUSY: tuple[OnBusy, ...] = ("queue", "pass", "refuse", "replace", "branch")
+
+WAS_PASSED: dict[str, Any] = {"error": "a later run did not wait for its answer", "error_code": PASSED}
+"""The fields of a run that was cancelled since another one of its thread does not wait for its answer."""
 
 MAX_WAITING = 1000
 """How many runs of a thread may wait."""
@@ -273,14 +278,6 @@ class RunTable:
                 return _same(known, run, has_thread)
             cancelled: list[Change] = []
             ids = queue.ids
-            if ids and run.passes:
-                (first,) = await self.of_threads([(line.name, ids[0])])
-                if first is None:
-                    continue
-                if first.state == WAITING:
-                    await self._cancel_waiting(line, queue, first, attempts)
-                    continue
-                cancelled.append(first.unchanged(self.tenant))
             if ids and on_busy == "refuse":
                 raise ConflictError(
                     "the thread has a run that is not over",
@@ -292,12 +289,16 @@ class RunTable:
                 return await self._branch(run, key, ids[0], attempts)
             if ids and on_busy == "replace":
                 cancelled, ids = await self._cancel_all(line, ids), ()
+            elif ids and run.passes and run.due <= run.created:
+                cancelled, ids = await self._pass_first(line, ids)
             if len(ids) >= MAX_WAITING:
                 raise QuotaError(f"{len(ids):,} runs of the thread wait already", where=f"thread {line}")
-            place = min(queue.place(run), len(ids))
+            place = min(max(queue.place(run) - len(queue.ids) + len(ids), 0), len(ids))
             if ids and place == 0:
                 place, behind = await self._turn_of(line, ids[0])
                 cancelled += behind
+            if place and ids[0] != queue.ids[0]:
+                cancelled += await self._begin_turn(line, ids[0])
             batch = [*await self.conditions(line, attempts), *cancelled]
             batch += [*queue.replaced_by([*ids[:place], run.id, *ids[place:]])]
             batch += [Create(REFS, run.row(self.tenant)), Create(JOBS, run.list_row(self.tenant))]
@@ -314,10 +315,26 @@ class RunTable:
                 await ring(self.context, self.tenant)
                 return run
 
-    async def _cancel_waiting(self, line: Line, queue: ThreadQueue, run: StoredRun, attempts: Attempts) -> None:
-        """Cancel the run whose turn it is on a thread, unless it was changed meanwhile."""
-        batch = [*await self.conditions(line, attempts), *await self.ended(run, queue, CANCELLED)]
-        await recorded(self.handle.engine, line, "cancel-run", {"run": run.id})(batch)
+    async def _pass_first(self, line: Line, ids: Sequence[str]) -> tuple[list[Change], Sequence[str]]:
+        """Return the changes that cancel the run whose turn it is on a thread, and the others, if it waits for an
+        answer; otherwise the condition that it does not begin to."""
+        (first,) = await self.of_threads([(line.name, ids[0])])
+        if first is None:
+            return [], ids
+        if first.state != WAITING or await is_answered(self.handle.engine, line):
+            return [first.unchanged(self.tenant)], ids
+        new = await self._over(first, CANCELLED, **WAS_PASSED)
+        changes = [*first.changes_to(new, self.tenant, is_next=False), *await self._followed(first, new)]
+        return changes, ids[1:]
+
+    async def is_passed(self, line: Line, ids: Sequence[str]) -> bool:
+        """Return whether a run that waits holds up one that does not wait for its answer; these are all of its thread.
+        One that is damaged is left to `verify`."""
+        if not ids[1:]:
+            return False
+        (rows,) = await self.context.backend.read([Get(REFS, [record_key(line, id) for id in ids[1:]])])
+        now = self.context.clock()
+        return any(each.passes and each.due <= now for each in _readable(StoredRun.of, rows))
 
     def branch_line(self, line: Line, id: str) -> Line:
         """Return the line of the thread that a run works on whose own thread is busy."""
@@ -597,8 +614,9 @@ class RunTable:
         async def store() -> bool:
             nonlocal new, unless
             queue = await self.queue(held.line)
-            if new.state == WAITING and await self._is_passed(held.line, queue):
-                new = await self._over(held.stored, CANCELLED)
+            is_passed = new.state == WAITING and new.is_graph and await self.is_passed(held.line, queue.ids)
+            if is_passed and not await is_answered(self.handle.engine, held.line):
+                new = await self._over(held.stored, CANCELLED, held.ended_steps, **{**fields, **WAS_PASSED})
             if await self._replace(held, queue, new, [held.claim.condition(), *unless], removes=removes):
                 return True
             (stored,) = await self.of_threads([(held.line.name, new.id)])
@@ -615,11 +633,6 @@ class RunTable:
             await attempts.begin()
         self.context.metrics.count("runs_total", new.graph, "retried" if new.state == QUEUED else new.state)
         return new
-
-    async def _is_passed(self, line: Line, queue: ThreadQueue) -> bool:
-        """Return whether a run on a thread that begins to wait holds up one that does not wait for its answer."""
-        following = await self.of_threads([(line.name, id) for id in queue.ids[1:2]])
-        return any(each is not None and each.passes for each in following)
 
     async def _replace(
         self,
@@ -648,10 +661,13 @@ class RunTable:
         rest = [id for id in queue.ids if id != new.id]
         changes = queue.replaced_by(rest)
         if rest and queue.ids[0] == new.id:
-            (following,) = await self.of_threads([(line.name, rest[0])])
-            if following is not None:
-                changes += following.changes_to(following.changed(), self.tenant, is_next=True)
+            changes += await self._begin_turn(line, rest[0])
         return changes
+
+    async def _begin_turn(self, line: Line, id: str) -> list[Change]:
+        """Return the changes that have workers find a run, which is the first of its thread now."""
+        (following,) = await self.of_threads([(line.name, id)])
+        return [] if following is None else following.changes_to(following.changed(), self.tenant, is_next=True)
 
     # By hand ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.agents.runs.record import CANCELLED, DONE, FAILED, WAITING, StoredRun, ThreadQueue
-from holdfast.agents.runs.table import GIVEN, OF_GRAPHS, RunTable
+from holdfast.agents.runs.table import GIVEN, OF_GRAPHS, WAS_PASSED, RunTable
 from holdfast.agents.runs.wake import ring
 from holdfast.backends.interface import Change, Get
 from holdfast.backends.tables import REFS
@@ -51,10 +51,12 @@ async def settle_some(table: RunTable, after: str) -> str:
     if not found:
         return last
     lines = [Line(table.tenant, each.thread) for each in found]
-    (rows,) = await table.context.backend.read([Get(REFS, [key for line in lines for key in status_keys(line)])])
+    keys = [key for line in lines for key in (*status_keys(line), ThreadQueue.key(line))]
+    (rows,) = await table.context.backend.read([Get(REFS, keys)])
     for each, line in zip(found, lines, strict=True):
-        known = stored_status([row for row in rows if row.key[:2] == line])
-        if known is None or known.status != "waiting":
+        known = stored_status([row for row in rows if row.key[:2] == line and row.key != ThreadQueue.key(line)])
+        queue = ThreadQueue(line, next((row for row in rows if row.key == ThreadQueue.key(line)), None))
+        if known is None or known.status != "waiting" or await table.is_passed(line, queue.ids):
             with suppress(NotFoundError, CorruptError):  # it was deleted, or is left to `verify`
                 await settle(table, each.id)
     return last
@@ -88,6 +90,8 @@ async def _changes(table: RunTable, run: StoredRun, queue: ThreadQueue, holds_up
     if run.agent:
         return []  # what it waits for queues it
     status, line = await _status(table, run), run.line(table.tenant)
+    if status is not None and status.status == "waiting" and await table.is_passed(line, queue.ids):
+        return await table.ended(run, queue, CANCELLED, **WAS_PASSED)
     if status is None or status.status in ("waiting", "running"):
         return []
     if status.status == "done":

@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from holdfast.agents.runs.limits import ALL, NoRoom
+from holdfast.agents.runs.parts import listeners
 from holdfast.agents.runs.record import FAILED, QUEUED, WAITING, FoundRun, Run, StoredRun
 from holdfast.agents.runs.steps import RunSteps, current_steps
 from holdfast.agents.runs.table import MAX_DEATHS, HandOver, HeldRun, Parked, RunTable
@@ -285,6 +286,7 @@ class _WorkerBase:
         return fields | {"state": QUEUED, "due": self._table.context.clock() + int(pause * 1e9)}
 
     def _report(self, ended: StoredRun) -> None:
+        listeners.notify(ended.id)
         if ended.state == WAITING and not ended.agent:
             self._settle_from = 0.0  # it may have been answered meanwhile
         if self._on_end is not None:

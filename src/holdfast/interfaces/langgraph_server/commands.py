@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import BoundedSemaphore
 from typing import Any, Literal
 
 import msgspec
@@ -23,6 +24,9 @@ from holdfast.interfaces.langgraph_server.threads import graph_of, of_graph, pla
 _ABOUT_TO_ASK, _PAUSE = 2.0, 0.02
 """For how long an answer waits for its question, and the pauses between two looks, in seconds: a client has a question
 before its thread does, where the graph that asks is in another one."""
+
+_MOST_WAITING = 4
+"""How many answers may wait at a time: each has one of the server's threads."""
 
 
 class _NoSuchInterruptError(InvalidError):
@@ -140,6 +144,27 @@ class _Respond(Input):
     metadata: Object | None = None
 
 
+_waiting = BoundedSemaphore(_MOST_WAITING)
+
+
+def _asked(call: ClientCall, thread: str, wanted: set[str]) -> list[str]:
+    """Return the ids of what a graph asks on a thread. Waits a while for some, while a run goes on."""
+    deadline, waits = time.monotonic() + _ABOUT_TO_ASK, False
+    try:
+        while True:
+            goes_on = any(each.state == RUNNING for each in runs_on(call, thread))  # before the question is looked for
+            asked = _pending(call, thread)
+            if not goes_on or wanted <= {*asked} or time.monotonic() > deadline:
+                return asked
+            waits = waits or _waiting.acquire(blocking=False)
+            if not waits:
+                return asked
+            time.sleep(_PAUSE)
+    finally:
+        if waits:
+            _waiting.release()
+
+
 def _respond(call: ClientCall, thread: str, given: _Respond) -> Object:
     answers = given.responses or []
     if given.interrupt_id is not None:
@@ -147,14 +172,11 @@ def _respond(call: ClientCall, thread: str, given: _Respond) -> Object:
     if not answers:
         raise InvalidError("the command answers nothing", hint="Give it an interrupt_id, or responses")
     require(call, thread)
-    answered, deadline = {each.interrupt_id for each in answers}, time.monotonic() + _ABOUT_TO_ASK
-    while unknown := answered.difference(asked := _pending(call, thread)):
-        if time.monotonic() < deadline and any(each.state == RUNNING for each in runs_on(call, thread)):
-            time.sleep(_PAUSE)
-        elif asked:
+    answered = {each.interrupt_id for each in answers}
+    if unknown := answered.difference(asked := _asked(call, thread, answered)):
+        if asked:
             raise _NoSuchInterruptError(f"the thread does not ask {min(unknown)!r}"[:100])
-        else:
-            raise InvalidError("the thread asks nothing", where=f"thread {thread!r}"[:100])
+        raise InvalidError("the thread asks nothing", where=f"thread {thread!r}"[:100])
     record = record_of(call, thread)
     known = {} if record is None else record.state["metadata"]
     command = {"resume": {each.interrupt_id: each.response for each in answers}}

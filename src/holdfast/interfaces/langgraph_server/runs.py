@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast._structs import decode_json
 from holdfast.agents.runs.parts import Part, RunReader, listeners
-from holdfast.agents.runs.record import QUEUED, RUNNING, WAITING, Run
+from holdfast.agents.runs.record import PASSED, QUEUED, RUNNING, WAITING, Run
 from holdfast.engine.namespaces import split_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
@@ -77,8 +77,9 @@ _MAX_EACH = 250
 _ABANDONED = timedelta(minutes=10)
 """How long after its end the thread of a run is deleted whose end nobody waited for."""
 
-_SWEEP_EVERY = 60.0
-"""The least time in seconds between two looks for such threads."""
+_SWEEP_EVERY, _SWEPT = 60.0, 50
+"""The time in seconds from the end of a look for such threads to the next one, and how many names of theirs are read
+for each run that is submitted."""
 
 _CALLED = timedelta(hours=2)
 """For how long the thread of a run whose webhook could not be called stays beyond that."""
@@ -240,21 +241,25 @@ def new_thread(id: str, on_completion: str | None) -> str:
     return id if on_completion == "keep" else f"{TEMPORARY}{id}"
 
 
-_last_sweeps = WeakKeyDictionary[Service, float]()
+_sweeps = WeakKeyDictionary[Service, tuple[float, str | None]]()
+"""When the next look is due, and the page with which it goes on."""
 
 
 def _sweep(call: ClientCall) -> None:
-    """Delete the threads of runs without one that ended a while ago, and that nobody waited for."""
+    """Delete the threads of runs without one that ended a while ago, and that nobody waited for: a page of them, and at
+    the next call the next one; from the beginning again after a while."""
     store, now = call.service.store, time.monotonic()
-    if now - _last_sweeps.get(call.service, -_SWEEP_EVERY) < _SWEEP_EVERY:
+    due, cursor = _sweeps.get(call.service, (0.0, None))
+    if now < due:
         return
-    _last_sweeps[call.service] = now
+    page = store.threads(prefix=TEMPORARY, limit=_SWEPT, cursor=cursor)
+    _sweeps[call.service] = (now if page.next else now + _SWEEP_EVERY, page.next)
     until = datetime.now(UTC) - _ABANDONED
-    for each in store.threads(prefix=TEMPORARY, limit=50):
-        thread, _ = split_name(each.thread)
+    for thread in dict.fromkeys(split_name(each.thread)[0] for each in page):
         runs = runs_on(call, thread)
         if runs and all(run.state not in (QUEUED, RUNNING) and _last_use(run) < until for run in runs):
-            store.thread(thread).delete()
+            with suppress(NotFoundError):  # another request was first
+                store.thread(thread).delete()
 
 
 def _last_use(run: Run) -> datetime:
@@ -275,6 +280,8 @@ def roll_back(call: ClientCall, thread: str, id: str) -> None:
     The record of the run is deleted."""
     runs, handle = call.store.runs, call.store.thread(thread)
     runs.cancel(id)
+    listeners.notify(id)
+    listeners.notify(id)
     made = [each.name for each in runs.events(id) if each.kind == "checkpoint"]
     if made:
         before = handle.find(made[0]).parent
@@ -365,7 +372,7 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
             loop.call_soon_threadsafe(woken.set)
 
     listeners.add(run.id, wake)
-    pause, quiet, checked = _SHORTEST, 0.0, -_CHECKED
+    pause, told, checked = _SHORTEST, loop.time(), -_CHECKED
     try:
         while True:
             woken.clear()
@@ -376,17 +383,19 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
                 after = part.number
                 yield part
             if found:
-                pause, quiet = _SHORTEST, 0.0
+                pause, told = _SHORTEST, loop.time()
                 continue
             if run.is_over or run.state == "waiting":
                 yield run
                 return
-            pause = _HERE if listeners.is_done_here(run.id) else pause
-            with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), pause)
-            quiet, pause = quiet + pause, min(2 * pause, _LONGEST)
-            if quiet >= _HEARTBEAT:
-                quiet = 0.0
+            longest = _HERE if listeners.is_done_here(run.id) else pause
+            try:
+                await asyncio.wait_for(woken.wait(), longest)
+                pause = _SHORTEST
+            except TimeoutError:
+                pause = min(2 * pause, _LONGEST)
+            if loop.time() - told >= _HEARTBEAT:
+                told = loop.time()
                 yield None
     finally:
         listeners.remove(run.id, wake)
@@ -478,7 +487,8 @@ def final(call: ClientCall, run: Run) -> Any:
         snapshot = graph.get_state({"configurable": {"thread_id": run.thread}})
     values = snapshot.values if isinstance(snapshot.values, dict) else {"values": snapshot.values}
     asked = [interrupt_json(each) for each in snapshot.interrupts]
-    return {**values, "__interrupt__": asked} if asked and run.state == "waiting" else values
+    has_asked = run.state == "waiting" or run.error_code == PASSED
+    return {**values, "__interrupt__": asked} if asked and has_asked else values
 
 
 def join_response(call: ClientCall, run: Run, *, cancels: bool = False, created: bool = False) -> Later:
@@ -690,6 +700,7 @@ def _cancel(call: ClientCall, runs: Sequence[Run], action: Action) -> Any:
             roll_back(call, each.thread, each.id)
         else:
             call.store.runs.cancel(each.id)
+            listeners.notify(each.id)
     return {}
 
 

@@ -79,6 +79,7 @@ async def follow_thread(
             for id in {*place.coming, *([place.run.id] if place.run else ())} - known:
                 known.add(id)
                 listeners.add(id, wake)
+                woken.set()  # parts may have been stored since they were looked for
             for each in found:
                 yield each
             if found:

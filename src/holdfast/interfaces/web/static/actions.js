@@ -5,14 +5,19 @@ import { banner, enableCopying, fragment, parse } from "./app.js";
 /** What the form shows was made for: one key for each preview, so that a change that is sent again is made once. */
 let key = crypto.randomUUID();
 
-/** @type {AbortController | null} */
-let loading = null;
+/** A form whose preview is due: the next one that is to be made, the one that is being made, and how often something was
+ * filled in, since an answer to what the form was before is not shown.
+ * @typedef {{ timer: number, loading: AbortController | null, edits: number, due: boolean }} Filling */
 
-/** The next preview that is to be made. */
-let timer = 0;
+/** @type {WeakMap<HTMLFormElement, Filling>} */
+const fillings = new WeakMap();
 
-/** How often something was filled in: an answer to what the form was before is not shown. */
-let edits = 0;
+/** @param {HTMLFormElement} form */
+function filling(form) {
+  const found = fillings.get(form) ?? { timer: 0, loading: null, edits: 0, due: false };
+  fillings.set(form, found);
+  return found;
+}
 
 /** @param {string} address */
 export async function openAction(address) {
@@ -60,23 +65,26 @@ function closeInline() {
  * @param {HTMLElement | null} [submitter]
  */
 async function preview(form, whole, submitter = null) {
-  loading?.abort();
-  loading = new AbortController();
-  const before = edits;
+  if (!form.isConnected) return;
+  const state = filling(form);
+  state.loading?.abort();
+  state.loading = new AbortController();
+  const before = state.edits;
   const fields = new URLSearchParams();
   for (const [name, value] of new FormData(form, submitter)) fields.append(name, String(value));
   const focused = document.activeElement;
   const at = focused instanceof HTMLInputElement && form.contains(focused) ? [focused.name, focused.type === "radio" ? focused.value : ""] : null;
   try {
-    const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? form.dataset.action || "action" : "plan" }, signal: loading.signal });
+    const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? form.dataset.action || "action" : "plan" }, signal: state.loading.signal });
     const part = parse(await response.text());
-    if (before !== edits) return;
+    if (before !== state.edits) return;
+    state.due = false;
     if (whole) { const again = part.querySelector("form"); form.replaceWith(part); if (again) form = again; }
     else form.querySelector("[data-preview]")?.replaceChildren(part);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") return;
     banner("The server does not answer. What you typed is still here.");
-    timer = window.setTimeout(() => preview(form, whole, submitter), 2000);
+    state.timer = window.setTimeout(() => preview(form, whole, submitter), 2000);
     return;
   }
   key = crypto.randomUUID();
@@ -144,22 +152,24 @@ document.addEventListener("input", (event) => {
   if (!(form instanceof HTMLFormElement)) return;
   if (input instanceof HTMLInputElement && input.dataset.typed) {
     const button = form.querySelector("[data-apply]");
-    if (button instanceof HTMLButtonElement) button.disabled = input.value !== input.dataset.typed;
+    if (button instanceof HTMLButtonElement) button.disabled = input.value !== input.dataset.typed || filling(form).due;
     return;
   }
-  edits += 1;
-  clearTimeout(timer);
+  const state = filling(form);
+  state.edits += 1;
+  state.due = true;
+  clearTimeout(state.timer);
   // What the button sends is what was filled in before: the next preview brings another one.
   for (const each of form.querySelectorAll("button[data-apply]")) /** @type {HTMLButtonElement} */ (each).disabled = true;
   const whole = input.hasAttribute("data-whole");
-  timer = window.setTimeout(() => preview(form, whole), whole ? 0 : 250);
+  state.timer = window.setTimeout(() => preview(form, whole), whole ? 0 : 250);
 });
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (!(form instanceof HTMLFormElement) || !form.matches("[data-action]")) return;
   event.preventDefault();
-  clearTimeout(timer);
+  clearTimeout(filling(form).timer);
   preview(form, true, event.submitter);
 });
 
