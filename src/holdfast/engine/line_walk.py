@@ -17,7 +17,7 @@ from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TIME, Table
 from holdfast.engine.context import EngineContext
 from holdfast.engine.line_head import newest_query
-from holdfast.engine.namespaces import ALL_KINDS, LineKind, line_kind, ranges_of, short_name
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, line_kind, ranges_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineSummary, StepRef
 from holdfast.engine.thread_sizes import ThreadPosition, ThreadSizes
 from holdfast.engine.types import Progress
@@ -239,7 +239,7 @@ class UpdateOrder:
             found: dict[str, ThreadPosition] = {}
             for row in rows:
                 name = str(row.key[1])
-                if name not in seen and name not in found:
+                if name not in seen and name not in found and is_thread(name):
                     found[name] = ThreadPosition(StepRef.of(row).time, name)
             seen |= dict.fromkeys(found)
             yield list(found.values())
