@@ -403,6 +403,7 @@ def test_threads_that_nobody_waited_for_are_deleted(clients: Clients, monkeypatc
     runs.wait(None, "support", input=HELLO)
     assert made["thread_id"] in temporary(clients)  # it was looked for them a moment ago
     served_runs._sweeps.clear()
+    monkeypatch.setattr(served_runs, "_PAGE_EVERY", 0.0)
     monkeypatch.setattr(served_runs, "_SWEPT", 2)  # also where they are on several pages
     for _ in range(3):
         runs.wait(None, "support", input=HELLO)

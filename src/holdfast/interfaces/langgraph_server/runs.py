@@ -21,6 +21,7 @@ from holdfast.agents.runs.parts import Part, RunReader, listeners
 from holdfast.agents.runs.record import PASSED, QUEUED, RUNNING, WAITING, Run
 from holdfast.engine.namespaces import split_name
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TransientError, UnsupportedError
+from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.http.routes import Input, Route, RouteTable, input_type, names_in
 from holdfast.interfaces.http.service import Service
 from holdfast.interfaces.langgraph.client_runs import MODES, ClientRun, interrupt_json, to_command, to_json
@@ -77,9 +78,9 @@ _MAX_EACH = 250
 _ABANDONED = timedelta(minutes=10)
 """How long after its end the thread of a run is deleted whose end nobody waited for."""
 
-_SWEEP_EVERY, _SWEPT = 60.0, 50
-"""The time in seconds from the end of a look for such threads to the next one, and how many names of theirs are read
-for each run that is submitted."""
+_SWEEP_EVERY, _PAGE_EVERY, _SWEPT = 60.0, 1.0, 50
+"""The least times in seconds between two looks through all such threads, and between two pages of one; and how many
+names a page has: a thread has two."""
 
 _CALLED = timedelta(hours=2)
 """For how long the thread of a run whose webhook could not be called stays beyond that."""
@@ -247,13 +248,13 @@ _sweeps = WeakKeyDictionary[Service, tuple[float, str | None]]()
 
 def _sweep(call: ClientCall) -> None:
     """Delete the threads of runs without one that ended a while ago, and that nobody waited for: a page of them, and at
-    the next call the next one; from the beginning again after a while."""
+    a later call the next one; from the beginning again after a while."""
     store, now = call.service.store, time.monotonic()
     due, cursor = _sweeps.get(call.service, (0.0, None))
     if now < due:
         return
     page = store.threads(prefix=TEMPORARY, limit=_SWEPT, cursor=cursor)
-    _sweeps[call.service] = (now if page.next else now + _SWEEP_EVERY, page.next)
+    _sweeps[call.service] = (now + (_PAGE_EVERY if page.next else _SWEEP_EVERY), page.next)
     until = datetime.now(UTC) - _ABANDONED
     for thread in dict.fromkeys(split_name(each.thread)[0] for each in page):
         runs = runs_on(call, thread)
@@ -273,6 +274,15 @@ def _end_temporary(call: ClientCall, run: Run) -> None:
     asked = ClientRun.of(run.input)
     if run.thread.startswith(TEMPORARY) and (asked is None or not asked.webhook):
         call.service.store.thread(run.thread).delete()
+
+
+_endings = WeakKeyDictionary[Server, asyncio.Semaphore]()
+
+
+async def _end_later(call: ClientCall, run: Run) -> None:
+    """Delete the thread of such a run. One after the other: others wait for what their runs say."""
+    async with _endings.setdefault(call.server, asyncio.Semaphore(1)):
+        await call.server.work(partial(_end_temporary, call, run))
 
 
 def roll_back(call: ClientCall, thread: str, id: str) -> None:
@@ -372,7 +382,7 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
             loop.call_soon_threadsafe(woken.set)
 
     listeners.add(run.id, wake)
-    pause, told, checked = _SHORTEST, loop.time(), -_CHECKED
+    pause, told, checked, was_here = _SHORTEST, loop.time(), -_CHECKED, False
     try:
         while True:
             woken.clear()
@@ -388,9 +398,10 @@ async def follow(call: ClientCall, run: Run, after: int, *, limit: int = 100) ->
             if run.is_over or run.state == "waiting":
                 yield run
                 return
-            longest = _HERE if listeners.is_done_here(run.id) else pause
+            is_here = listeners.is_done_here(run.id)
+            was_here = was_here or is_here  # then its end is told, too
             try:
-                await asyncio.wait_for(woken.wait(), longest)
+                await asyncio.wait_for(woken.wait(), _HERE if is_here else _LONGEST if was_here else pause)
                 pause = _SHORTEST
             except TimeoutError:
                 pause = min(2 * pause, _LONGEST)
@@ -434,7 +445,7 @@ def stream_response(
                     if each.state == "failed":
                         yield sse("error", to_json(error_json(each)))
                     if created:
-                        await call.server.work(partial(_end_temporary, call, each))
+                        await _end_later(call, each)
         finally:
             open_streams.end(call)
             if cancels and not is_over:
@@ -512,7 +523,7 @@ def join_response(call: ClientCall, run: Run, *, cancels: bool = False, created:
                 return Response(status_code=499)  # which nobody gets
             body = to_json(await call.server.work(partial(final, call, waiting.result())))
             if created:
-                await call.server.work(partial(_end_temporary, call, waiting.result()))
+                await _end_later(call, waiting.result())
         finally:
             open_streams.end(call)
             gone.cancel()
