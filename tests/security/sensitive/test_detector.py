@@ -132,15 +132,18 @@ def test_hostile_text_takes_linear_time(subtests: pytest.Subtests) -> None:
     detector = Detector()
 
     def seconds(text: str) -> float:
-        start = time.process_time()
-        detector.find(text)
-        return time.process_time() - start
+        """The least of three times of this thread: a collection of garbage may come between, and others work, too."""
+        taken = []
+        for _ in range(3):
+            start = time.thread_time()
+            detector.find(text)
+            taken.append(time.thread_time() - start)
+        return min(taken)
 
     for piece in HOSTILE:
         with case(subtests, piece):
             short, long = (piece * (size // len(piece)) for size in (4_000, 32_000))
-            base = min(seconds(short) for _ in range(2))
-            assert seconds(long) < 24 * base + 0.05
+            assert seconds(long) < 24 * seconds(short) + 0.05
 
 
 def test_names_of_fields(subtests: pytest.Subtests) -> None:
